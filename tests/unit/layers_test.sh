@@ -43,7 +43,7 @@ house() { # house FOLDER ROOM...
 }
 house rendezvous/core text store link diagnosis membership round torchrun_wire torchrun ops
 house rendezvous/net io store ops coordinator daemon agent
-house launcher/core text machine rehearsal options scheduler fan_out plan record diagnosis agent
+house launcher/core text machine rehearsal options scheduler fan_out plan record diagnosis agent ops
 house launcher/os io machine output worker diagnosis rehearsal ops agent fan_out
 house worker_runtime format place store group ddp data toolkit state worker elastic
 forbid "strangers' files are read without LibTorch" '#include [<"](torch|c10|ATen)/' worker_runtime/format

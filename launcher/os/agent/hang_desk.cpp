@@ -43,7 +43,7 @@ void HangDesk::taken(LookTaken look) {
   hooks_.tell(LooksTaken{look.number, std::move(look.looks), std::move(look.stacks)});
 }
 
-Result<> HangDesk::show(const std::vector<LocalRank>& workers, bool native, Shown shown) {
+Result<> HangDesk::show(const std::vector<LocalRank>& workers, bool native, LooksShown shown) {
   LookOrder order = order_of(asked_looks + asked_count_++, workers);
   order.asked = true;
   order.native = native;

@@ -31,9 +31,8 @@ class HangDesk {
   HangDesk(asio::io_context& loop, const LaunchConfig& config, WorkerGroup& workers, Output& output, Hooks hooks);
 
   /// What somebody who asks is shown of workers that live: one look at them, as fast as it can be.
-  using Shown = std::function<void(std::vector<RankLook>, std::vector<RankStacks>)>;
   /// `native`: as in LookOrder. Errors: as LookTaker::take.
-  [[nodiscard]] Result<> show(const std::vector<LocalRank>& workers, bool native, Shown shown);
+  [[nodiscard]] Result<> show(const std::vector<LocalRank>& workers, bool native, LooksShown shown);
   void perform(const TakeLooks& action);
   /// `directory`: of the attempt; empty: it has none.
   void perform(TellHang& action, const std::string& directory);
@@ -52,7 +51,7 @@ class HangDesk {
   const bool writes_files_;  ///< the user has named a folder for them
   Hooks hooks_;
   std::uint64_t asked_count_ = 0;
-  std::map<std::uint64_t, Shown> asked_;  ///< by the numbers of looks that are no action's
+  std::map<std::uint64_t, LooksShown> asked_;  ///< by the numbers of looks that are no action's
   LookTaker taker_;
 };
 

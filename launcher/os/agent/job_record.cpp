@@ -69,7 +69,8 @@ void JobRecord::record(EventBody body) {
   const LaunchEvent event{
       {microseconds(std::chrono::system_clock::now()), microseconds(std::chrono::steady_clock::now())},
       std::move(body)};
-  if (!config_.output.events_file.empty()) output_.append(config_.output.events_file, to_json_line(event, host_));
+  const std::string line = to_json_line(event, host_);
+  if (!config_.output.events_file.empty()) output_.append(config_.output.events_file, line);
   if (torchelastic_events_) {
     if (std::string lines = torchelastic_events_->apply(event); !lines.empty()) output_.print(std::move(lines));
   }
@@ -78,6 +79,7 @@ void JobRecord::record(EventBody body) {
   if (const auto* round = std::get_if<event::RoundCompleted>(&event.body)) kept_ = round->kept;
   say(event.body);
   hook_.happened(event);
+  if (onlooker_.happened) onlooker_.happened(event, line);
   if (const auto* started = std::get_if<event::AttemptStarted>(&event.body)) {
     attempt_name_ = started->name;
     if (failed_) {
@@ -89,6 +91,10 @@ void JobRecord::record(EventBody body) {
     // An attempt that could not even begin has no incident of its own, and takes nobody else's away.
     if (auto open = incidents_.take()) failed_ = std::move(open);
   }
+}
+
+void JobRecord::print(const std::string& line) {
+  if (own_log(config_.output.log).level <= LogLevel::info) output_.print(line + "\n");
 }
 
 void JobRecord::spare(std::vector<pid_t>& pids) const {
@@ -193,7 +199,7 @@ Task<> JobRecord::finish(Finish action) {
   }
   record(event::JobEnded{verdict});
   if (verdict.exit_code != 0) report(action, told);
-  tell_ledger();
+  co_await tell_ledger();
   if (action.rehearsal) {
     record(event::RehearsalEnded{*action.rehearsal});
     exit_code_ = action.rehearsal->exit_code;
@@ -272,11 +278,18 @@ void JobRecord::report(const Finish& action, const std::optional<IncidentRecorde
                             told->path.empty() ? "" : fmt::format("  all of it: {}\n", told->path)));
 }
 
-/// Of a job of one node: who hosts one of many has the others' to add.
-void JobRecord::tell_ledger() {
-  const LedgerCounts counts = record_.times().counts();
-  if (!config_.one_node() || !is_told(config_.output.ledger, counts.lasted_us)) return;
-  std::vector<std::string> lines = ledger_lines(record_.times().ledger(), counts);
+/// Of the whole job: who hosts one of several nodes adds what the others have told, and who hosts none says nothing.
+Task<> JobRecord::tell_ledger() {
+  LedgerCounts counts = record_.times().counts();
+  if (!is_told(config_.output.ledger, counts.lasted_us)) co_return;
+  TimeLedger ledger = record_.times().ledger();
+  if (!config_.one_node()) {
+    const auto whole = onlooker_.whole_ledger ? co_await onlooker_.whole_ledger() : std::nullopt;
+    if (!whole) co_return;
+    ledger = whole->ledger;
+    counts.ranks = whole->ranks;
+  }
+  std::vector<std::string> lines = ledger_lines(ledger, counts);
   log_->tell(LogLine{LogLevel::info, lines.front()});
   lines.erase(lines.begin());
   say_page(LogLevel::info, std::move(lines));

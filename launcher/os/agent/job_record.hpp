@@ -1,9 +1,11 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/core/agent/agent.hpp"
@@ -25,10 +27,26 @@ namespace torchup {
 /// Lives on the loop.
 class JobRecord {
  public:
+  struct WholeLedger {
+    TimeLedger ledger = {};
+    std::int64_t ranks = 0;
+  };
   /// `launcher`: the pid that users see.
   JobRecord(asio::io_context& loop, const LaunchConfig& config, std::string host, pid_t launcher, Output& output);
 
+  /// Who else hears of what happens, here and elsewhere.
+  struct Onlooker {
+    /// `line`: the event as a line of JSON.
+    std::function<void(const LaunchEvent& event, std::string_view line)> happened = {};
+    /// Where this node hosts a job of several: what the time of all their ranks was spent on, as far as they have told.
+    std::function<Task<std::optional<WholeLedger>>()> whole_ledger = {};
+  };
+  /// Before anything is recorded.
+  void set_onlooker(Onlooker onlooker) { onlooker_ = std::move(onlooker); }
+
   void record(EventBody body);
+  /// A line for people that is in no record; for those who want to hear of us.
+  void print(const std::string& line);
   /// A line that others can make us say, as often as they like: the coordinator that we host, the watchdog.
   void other_says(LogLine line);
   /// A worker has failed, in `attempt`, while `living` went on: what is known of it at this moment, for the incident.
@@ -49,6 +67,9 @@ class JobRecord {
   Task<> finish_output();
   /// The exit code, once `finish` has begun.
   [[nodiscard]] int exit_code() const { return exit_code_; }
+  /// What is known of the job so far.
+  [[nodiscard]] const RunRecord& facts() const { return record_; }
+  [[nodiscard]] pid_t launcher() const { return launcher_; }
   /// Whether the job is over for people too: a signal then means those who do not read our output.
   [[nodiscard]] bool finishing() const { return finishing_; }
 
@@ -62,7 +83,7 @@ class JobRecord {
   [[nodiscard]] Teller teller() const;
   void report(const Finish& action, const std::optional<IncidentRecorder::Told>& told);
   void report_end(const Finish& action);
-  void tell_ledger();
+  Task<> tell_ledger();
   [[nodiscard]] std::string exception_text(int signal) const;
   Task<std::string> last_words_for_parent(const Finish& action);
   Task<> write_termination_log(const Verdict& verdict, const Incident* incident);
@@ -80,6 +101,7 @@ class JobRecord {
   std::optional<TorchelasticEvents> torchelastic_events_;
   StatusShow status_;
   LogLimit others_limit_{LogLimits{}};
+  Onlooker onlooker_;
   std::unique_ptr<Log> log_;
   Log::LoopUse log_use_;
   std::string attempt_name_;

@@ -40,6 +40,9 @@ struct LookTaken {
   std::vector<RankStacks> stacks;
 };
 
+/// For somebody who waits for a look: called once, on the loop.
+using LooksShown = std::function<void(std::vector<RankLook>, std::vector<RankStacks>)>;
+
 /// Of those that have answered.
 struct ArrivalsTaken {
   std::uint64_t number = 0;

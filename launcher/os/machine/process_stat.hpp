@@ -23,6 +23,13 @@ struct ProcessStat {
 /// Nothing: there is no such process. A zombie is one.
 [[nodiscard]] std::optional<ProcessStat> process_stat(pid_t pid);
 
+struct ProcessUse {
+  double cpu_s = 0;                  ///< user and system, of all its threads
+  std::uint64_t resident_bytes = 0;  ///< of its memory, in RAM
+};
+/// Nothing: there is no such process, or it cannot be seen.
+[[nodiscard]] std::optional<ProcessUse> process_use(pid_t pid);
+
 /// 0: it cannot be seen.
 [[nodiscard]] pid_t parent_of(pid_t pid);
 /// With a zero byte behind each word; of a longer one `bytes_max` bytes. Empty: it cannot be seen.

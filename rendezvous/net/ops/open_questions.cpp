@@ -51,7 +51,8 @@ Answer answer_to(std::uint64_t number, OpsAnswer given) {
   return answer;
 }
 
-void OpenQuestions::ask(std::string whom, const OpsCall& call, const std::function<bool(Ask)>& send, Reply reply) {
+void OpenQuestions::ask(std::string whom, const OpsCall& call, const std::function<bool(Ask)>& send, Reply reply,
+                        std::optional<Duration> limit) {
   if (open_.size() >= open_max) {
     return reply(
         answer_of({503, "too_many_questions", fmt::format("{} questions are open already", open_.size()), ""}));
@@ -61,7 +62,7 @@ void OpenQuestions::ask(std::string whom, const OpsCall& call, const std::functi
     return reply(answer_of({503, "cut_off", "Who could answer has no connection now", ""}));
   }
   const auto& open = open_[number] = std::make_unique<Open>(loop_, std::move(whom), std::move(reply));
-  open->timer.expires_after(limit_);
+  open->timer.expires_after(limit.value_or(limit_));
   open->timer.async_wait([this, number, alive = std::weak_ptr{alive_}](boost::system::error_code error) {
     if (!error && !alive.expired())
       close(number, answer_of({504, "no_answer", "Who was asked has not answered in time", ""}));

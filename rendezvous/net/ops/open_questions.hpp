@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rendezvous/core/link/messages.hpp"
@@ -32,8 +33,10 @@ class OpenQuestions {
 
   using Reply = std::function<void(OpsAnswer)>;
   /// Passes the call on: `send` says false where `whom` has no connection now. The reply is called once: with what is
-  /// answered, with a 504 when the limit is over, or with a 503 where it cannot be asked.
-  void ask(std::string whom, const OpsCall& call, const std::function<bool(Ask)>& send, Reply reply);
+  /// answered, with a 504 when the limit is over (here another one, or the usual one), or with a 503 where it cannot be
+  /// asked.
+  void ask(std::string whom, const OpsCall& call, const std::function<bool(Ask)>& send, Reply reply,
+           std::optional<Duration> limit = {});
   /// `who` has answered; an answer that nobody waits for, or that was another's to give, is nothing.
   void answered(const std::string& who, Answer answer);
 
