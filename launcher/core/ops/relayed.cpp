@@ -9,8 +9,8 @@ namespace {
 
 std::string one_line(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-std::optional<std::uint64_t> number_in(const json& object, const char* name) {
-  const json* const number = member(object, name);
+std::optional<std::uint64_t> unsigned_in(const json& object, const char* name) {
+  const json* const number = torchup::member(object, name);
   return number && number->is_number_unsigned() ? std::optional{number->get<std::uint64_t>()} : std::nullopt;
 }
 
@@ -27,7 +27,7 @@ std::optional<std::string> with_pid(std::string_view jobs, std::string_view run_
 
 std::optional<std::uint64_t> seq_of(std::string_view snapshot) {
   const auto read = parse_json(snapshot);
-  return read ? number_in(*read, "seq") : std::nullopt;
+  return read ? unsigned_in(*read, "seq") : std::nullopt;
 }
 
 std::string stream_frame(std::string_view event, std::string_view data) {
@@ -37,14 +37,14 @@ std::string stream_frame(std::string_view event, std::string_view data) {
 std::optional<RelayedEvents> relayed_events(std::string_view answer) {
   const auto read = parse_json(answer);
   if (!read) return std::nullopt;
-  const json* const events = member(*read, "events");
-  const auto next = number_in(*read, "next");
+  const json* const events = torchup::member(*read, "events");
+  const auto next = unsigned_in(*read, "next");
   if (!events || !events->is_array() || !next) return std::nullopt;
   RelayedEvents relayed{.next = *next};
-  const std::uint64_t lost = number_in(*read, "lost").value_or(0);
+  const std::uint64_t lost = unsigned_in(*read, "lost").value_or(0);
   if (lost > 0) relayed.frames = stream_frame("gap", fmt::format("{{\"lost\":{}}}", lost));
   for (const json& event : *events) {
-    const auto seq = number_in(event, "seq");
+    const auto seq = unsigned_in(event, "seq");
     if (seq) relayed.frames += fmt::format("event: event\nid: {}\ndata: {}\n\n", *seq, one_line(event));
   }
   return relayed;

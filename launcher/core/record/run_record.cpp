@@ -25,7 +25,7 @@ void note_loss(List& losses, const std::string& where, std::uint64_t bytes) {
     return;
   }
   losses.push_back({where, bytes});
-  if (losses.size() <= losses_kept_max) return;
+  if (losses.size() <= loss_places_max) return;
   losses[1].bytes += losses[0].bytes;
   losses[1].where.clear();
   losses.pop_front();

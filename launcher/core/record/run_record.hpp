@@ -17,7 +17,7 @@ namespace torchup {
 /// ones, of more places where bytes were lost the sum of the older ones.
 inline constexpr std::size_t attempts_kept_max = 64;
 inline constexpr std::size_t lines_kept_max = 256;
-inline constexpr std::size_t losses_kept_max = 1'024;
+inline constexpr std::size_t loss_places_max = 1'024;
 /// Of a failed worker's message: all of it stands in its error file and in the incident's record.
 inline constexpr std::size_t message_bytes_kept_max = 4'096;
 /// Attempts in the history of an incident.

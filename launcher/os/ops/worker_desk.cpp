@@ -12,8 +12,8 @@ namespace torchup {
 namespace {
 
 /// How often somebody who waits for more is looked for more.
-constexpr Duration look_again = std::chrono::milliseconds{200};
-constexpr Duration read_limit = std::chrono::seconds{5};
+constexpr Duration log_look_interval = std::chrono::milliseconds{200};
+constexpr Duration log_read_limit = std::chrono::seconds{5};
 constexpr const char* source_header = "Torchup-Source";
 
 OutputTail::Stream tail_stream(LogStream stream) {
@@ -126,7 +126,7 @@ Task<OpsAnswer> WorkerDesk::log_part(Place place, std::uint64_t offset) {
     co_return answer;
   }
   std::function<std::string()> work = [paths = std::move(paths), offset] { return read_part(paths, offset); };
-  std::optional<std::string> part = co_await disk_.ask(std::move(work), read_limit);
+  std::optional<std::string> part = co_await disk_.ask(std::move(work), log_read_limit);
   if (!part) co_return answer_of({503, "disk", "The disk with the log does not answer", ""});
   const std::uint64_t next = offset + part->size();
   co_return bytes_answer(*std::move(part), next);
@@ -142,7 +142,7 @@ Task<> WorkerDesk::give_log(OpsCall call, HttpServer::Reply reply) {
       reply(std::move(answer));
       co_return;
     }
-    pause.expires_after(look_again);
+    pause.expires_after(log_look_interval);
     co_await pause.async_wait();
   }
 }

@@ -139,10 +139,10 @@ TEST_CASE("a long life is remembered by its last attempts", "[unit][events]") {
 
 TEST_CASE("losses in more places than are remembered keep their sum", "[unit][events]") {
   RunRecord record;
-  for (std::size_t i = 0; i < losses_kept_max + 3; ++i) {
+  for (std::size_t i = 0; i < loss_places_max + 3; ++i) {
     record.apply(at(0, event::LogWriteFailed{"/logs/" + std::to_string(i), "full", 2}));
   }
-  REQUIRE(record.log_bytes_lost() == 2 * (losses_kept_max + 3));
+  REQUIRE(record.log_bytes_lost() == 2 * (loss_places_max + 3));
 }
 
 TEST_CASE("of a long message the record keeps the beginning", "[unit][events]") {

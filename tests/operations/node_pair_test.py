@@ -1,0 +1,189 @@
+"""Jobs of several nodes at the doors of each of them: one that hosts, one that is linked to it, and nodes of a daemon.
+
+usage: node_pair_test.py TORCHUPCTL TORCHUP TORCHUPD [unittest options]
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+from node_case import LIMIT_S, Node
+from torchupd import Torchupd
+from waiting import until
+
+TORCHUPD = os.path.abspath(sys.argv.pop(1))
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Nodes(Node):
+    """Two agents, each with a folder of its own for its socket: "host" and "other"."""
+
+    def setUp(self):
+        super().setUp()
+        self.doors = {}
+        for name in ("host", "other"):
+            folder = self.folder / f"sockets.{name}"
+            folder.mkdir(mode=0o700)
+            self.doors[name] = {"TORCHUP_RUNTIME_DIR": str(folder)}
+
+    def agent(self, name, *words, **more):
+        return self.torchup("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}", "--rdzv-id=pair/1",
+                            *words, sockets=self.doors[name]["TORCHUP_RUNTIME_DIR"], **more)
+
+    def running(self, name, **more):
+        return self.status(lambda job: job["phase"] == "running" and job["ranks"].get("running") == 2, "the job runs",
+                           **self.doors[name], **more)
+
+
+class Pair(Nodes):
+    def start_both(self, *words, **more):
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        self.host = self.agent("host", "--rdzv-conf=is_host=1", *words, **more)
+        self.other = self.agent("other", "--rdzv-conf=is_host=0", *words, **more)
+        self.started(2)
+
+    def test_each_node_tells_of_the_whole_job_and_names_its_own_launcher(self):
+        self.start_both()
+        for name, agent in (("host", self.host), ("other", self.other)):
+            with self.subTest(name):
+                job = self.running(name)
+                self.assertEqual((job["world_size"], len(job["nodes"])), (2, 2))
+                self.assertEqual(sorted(node["ranks"] for node in job["nodes"].values()), ["r", "r"])
+                row = self.row(**self.doors[name])
+                self.assertEqual((row["run_id"], row["pid"], row["phase"]), ("pair/1", agent.pid, "running"))
+
+    def test_the_log_and_the_stacks_of_any_rank_are_one_question_away(self):
+        self.start_both(script="echo rank $RANK; touch $0/started.$RANK.$$; exec sleep 1000")
+        for name in self.doors:
+            self.running(name)
+            for rank in (0, 1):
+                with self.subTest(name, rank=rank):
+                    shown = until(lambda: self.ctl("logs", "--rank", rank, code=0, **self.doors[name]).stdout, "it has spoken")
+                    self.assertEqual(shown, f"rank {rank}\n")
+            text = self.ctl("stacks", code=0, **self.doors[name]).stdout
+            for rank in (0, 1):
+                self.assertRegex(text, rf"rank {rank}, pid \d+: sleeping")
+            self.ctl("logs", "--rank", "2", code=1, **self.doors[name])
+
+    def test_what_a_node_is_told_goes_for_the_job(self):
+        for name in self.doors:
+            with self.subTest(name):
+                for begun in self.folder.glob("started.*"):
+                    begun.unlink()
+                self.start_both()
+                self.running(name)
+                self.ctl("stop", code=0, **self.doors[name])
+                self.assertEqual([self.host.wait(LIMIT_S), self.other.wait(LIMIT_S)], [143, 143])
+                self.assertIn("stopped by user", self.errors(self.other))
+
+    def test_the_end_is_told_to_who_follows_at_a_node_that_does_not_host(self):
+        self.start_both("--max-restarts=0", CODE="3")
+        self.running("other")
+        waiting = subprocess.Popen([*self.start_words("wait")], env={**self.environment, **self.doors["other"]})
+        self.addCleanup(lambda: (waiting.poll() is None and waiting.kill(), waiting.wait()))
+        events = subprocess.Popen([*self.start_words("events", "-f", "--json")], stdout=subprocess.PIPE, text=True,
+                                  env={**self.environment, **self.doors["other"]})
+        self.addCleanup(lambda: (events.poll() is None and events.kill(), events.communicate()))
+        until(lambda: "round_formed" in os.read(events.stdout.fileno(), 1 << 20).decode(), "it follows", LIMIT_S)
+        (self.folder / "go").touch()
+        self.assertEqual([self.host.wait(LIMIT_S), self.other.wait(LIMIT_S)], [1, 1])
+        self.assertEqual(waiting.wait(LIMIT_S), 1)
+        self.assertIn("job_ended", events.communicate(timeout=LIMIT_S)[0])
+
+    def start_words(self, *words):
+        from ctl_case import TORCHUPCTL
+        return [TORCHUPCTL, *words]
+
+    def test_what_fails_on_one_node_is_heard_of_at_the_host(self):
+        self.start_both("--max-restarts=1", script="touch $0/started.$RANK.$$; [ $RANK = 0 ] && exec sleep 1000; "
+                                                    "while [ ! -e $0/go ]; do sleep 0.02; done; rm $0/go; exit 9")
+        self.running("host")
+        (self.folder / "go").touch()
+        self.started(4)
+        told = until(lambda: [event for event in map(json.loads, self.ctl("events", "--json", code=0, **self.doors["host"])
+                                                     .stdout.splitlines())
+                              if event["event"] == "worker_exited" and event.get("exit_code") == 9], "it is told", LIMIT_S)
+        self.assertEqual([event["rank"] for event in told], [1])
+
+    def test_the_rendezvous_port_answers_as_a_daemons(self):
+        self.start_both()
+        self.running("host")
+        port = int(self.endpoint.rpartition(":")[2])
+        status, body, _ = self.http(port, "/status")
+        self.assertEqual((status, list(json.loads(body)["jobs"])), (200, ["pair/1"]))
+        status, text, _ = self.http(port, "/metrics")
+        self.assertEqual(status, 200)
+        self.assertIn('torchup_job_world_size{run_id="pair/1"} 2\n', text)
+        self.assertRegex(text, r'torchup_worker_up\{run_id="pair/1",rank="\d",local_rank="0"\} 1\n')
+        self.assertRegex(text, r'torchup_job_ranks\{run_id="pair/1",state="running"\} 2\n')
+        self.assertRegex(text, r"torchup_loop_turn_seconds_count [1-9]")
+
+    def test_a_node_that_does_not_host_names_the_host_in_place_of_the_page(self):
+        self.start_both()
+        self.running("other")
+        done = self.ctl("page", **self.doors["other"])
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(self.endpoint, done.stderr)
+
+    def test_the_ledger_of_all_nodes_is_told_by_the_host_alone(self):
+        self.start_both("--ledger=always", "--nproc-per-node=1")
+        self.running("host")
+        (self.folder / "go").touch()
+        self.assertEqual([self.host.wait(LIMIT_S), self.other.wait(LIMIT_S)], [0, 0])
+        self.assertIn("2 ranks x", self.errors(self.host))
+        self.assertNotIn("ranks x", self.errors(self.other))
+
+
+class AtADaemon(Nodes):
+    def setUp(self):
+        super().setUp()
+        self.daemon = Torchupd(TORCHUPD, "--bind", "127.0.0.1", stderr=subprocess.DEVNULL,
+                               env={**self.environment, "TORCHUP_RUNTIME_DIR": str(self.sockets)})
+        self.addCleanup(self.daemon.end, LIMIT_S)
+        self.endpoint = self.daemon.endpoint
+        self.host, self.other = self.agent("host"), self.agent("other")
+        self.started(2)
+
+    def test_a_coordinator_that_is_gone_leaves_what_the_node_knows_by_itself(self):
+        self.running("other")
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        job = self.status(lambda job: job["phase"] == "cut off", "the node is cut off", **self.doors["other"])
+        self.assertEqual(len(job["nodes"]), 1)
+        self.assertRegex(job["last"], r"out of reach for \d+ s")
+        self.assertEqual(self.row(**self.doors["other"])["phase"], "cut off")
+        self.ctl("restart", code=67, **self.doors["other"])
+        events = self.ctl("events", code=0, **self.doors["other"]).stdout
+        self.assertIn("worker_started", events)
+
+    def test_a_coordinator_that_has_stopped_keeps_no_list_waiting(self):
+        self.running("other")
+        os.kill(self.daemon.process.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, self.daemon.process.pid, signal.SIGCONT)
+        begin = time.monotonic()
+        row = self.row(**self.doors["other"])
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual((row["pid"], row["answering"]), (self.other.pid, True))
+
+    def test_orders_and_events_go_by_way_of_the_daemon(self):
+        self.running("other")
+        self.ctl("restart", code=0, **self.doors["other"])
+        self.started(4)
+        events = [json.loads(line) for line in self.ctl("events", "--json", code=0, **self.doors["host"]).stdout.splitlines()]
+        orders = [event for event in events if event["event"] == "order_received"]
+        self.assertEqual([order["verb"] for order in orders], ["restart"])
+        self.assertIn(f"uid {os.getuid()}", orders[0]["by"])
+
+
+if __name__ == "__main__":
+    unittest.main()
