@@ -35,6 +35,7 @@
 
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/link/operations_pacing.hpp"
+#include "rendezvous/core/ops/time_ledger.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 using namespace torchup;

@@ -61,7 +61,7 @@ TEST_CASE("events go behind those that are there, and all are written at the end
   const test::TemporaryFolder folder;
   Written written{folder.path / "events"};
   std::ofstream{written.path} << "before\n";
-  REQUIRE(written.open());
+  REQUIRE(written.open().has_value());
   std::string expected = "before\n";
   for (int number = 0; number < 1000; ++number) {
     const std::string line = "{\"seq\":" + std::to_string(number) + "}\n";
@@ -79,14 +79,14 @@ TEST_CASE("what cannot be opened is an error that names it, and is not waited fo
   for (const auto& path : {folder.path / "none" / "events", folder.path, folder.path / "fifo"}) {
     Written written{path};
     const auto opened = written.open();
-    REQUIRE_FALSE(opened);
+    REQUIRE(opened.has_error());
     REQUIRE(opened.error().message().find(path.string()) != std::string::npos);
   }
 }
 
 TEST_CASE("a disk that takes nothing is one warning, and at the end a number", "[net][events_file]") {
   Written written{"/dev/full"};
-  REQUIRE(written.open());
+  REQUIRE(written.open().has_value());
   for (int number = 0; number < 3; ++number) written.file->write("{}\n");
   REQUIRE(written.until([&] { return !written.told.empty(); }));
   REQUIRE(written.told[0].level == LogLevel::warning);
@@ -102,7 +102,7 @@ TEST_CASE("where it goes on, it is told how many are lost", "[net][events_file]"
   Written written{folder.path / "fifo"};
   REQUIRE(::mkfifo(written.path.c_str(), 0600) == 0);
   UniqueFd reader = reader_of(written.path);
-  REQUIRE(written.open());
+  REQUIRE(written.open().has_value());
   reader.reset();
   for (int number = 0; number < 2; ++number) written.file->write("{}\n");
   REQUIRE(written.until([&] { return written.said(0, "Broken pipe"); }));
@@ -120,7 +120,7 @@ TEST_CASE("what a disk does not take in time waits, up to a limit", "[net][event
   Written written{folder.path / "fifo"};
   REQUIRE(::mkfifo(written.path.c_str(), 0600) == 0);
   UniqueFd reader = reader_of(written.path);
-  REQUIRE(written.open());
+  REQUIRE(written.open().has_value());
   const std::string line(1 << 20, 'x');
   const std::size_t most = unwritten_event_bytes_max / line.size();
   for (std::size_t number = 0; number < most; ++number) written.file->write(line);
