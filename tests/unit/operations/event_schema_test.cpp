@@ -145,7 +145,10 @@ TEST_CASE("what is read of a line is what was recorded", "[unit][events]") {
   std::vector<EventBody> events = empty_events();
   const std::vector<EventBody> full = full_events();
   events.insert(events.end(), full.begin(), full.end());
-  events.emplace_back(event::JobStarted{.run_id = "run", .local_world_size = 4});
+  event::JobStarted started;
+  started.run_id = "run";
+  started.local_world_size = 4;
+  events.emplace_back(std::move(started));
   Placement place{Round{3}, GroupRank{1}, 2, Rank{4}, 8};
   place.restart_count = 2;
   events.emplace_back(event::RoundCompleted{place});

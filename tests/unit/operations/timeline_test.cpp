@@ -61,7 +61,12 @@ Placement place(int round, int first_rank) {
   return placement;
 }
 
-event::JobStarted job() { return {.run_id = "run", .local_world_size = 2}; }
+event::JobStarted job() {
+  event::JobStarted started;
+  started.run_id = "run";
+  started.local_world_size = 2;
+  return started;
+}
 
 }  // namespace
 
