@@ -172,7 +172,11 @@ Body body_of(const std::string& name, const json& object, Members& line) {
 std::optional<TimeEvent> time_event_of(const LaunchEvent& event, const std::string& host) {
   auto body = std::visit(OfEvent{}, event.body);
   if (!body) return std::nullopt;
-  return TimeEvent{host, event.at.monotonic_us, *std::move(body)};
+  std::optional<TimeEvent> found{std::in_place};
+  found->host = host;
+  found->monotonic_us = event.at.monotonic_us;
+  found->body = *std::move(body);
+  return found;
 }
 
 Result<std::optional<TimeEvent>> read_time_event(std::string_view line) {
