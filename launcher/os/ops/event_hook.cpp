@@ -1,8 +1,8 @@
 #include "launcher/os/ops/event_hook.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -154,7 +154,7 @@ Result<std::shared_ptr<EventHook::Child>> EventHook::start(const hook::Start& ac
       launcher(aside_.get_executor(), error, std::filesystem::path{"/bin/sh"}, arguments, streams, environment, apart);
   if (error) return Error{error, "it cannot be started"};
   const pid_t pid = process.id();
-  UniqueFd pidfd{::fcntl(process.native_handle(), F_DUPFD_CLOEXEC, 0)};
+  UniqueFd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
   static_cast<void>(process.detach());  // it is reaped here
   if (!pidfd) {
     const Error unwatched = system_error("it cannot be watched");
