@@ -88,7 +88,8 @@ LedgerTelling ledger_telling(const OptionValues& options) {
 Result<> read_event_hook(const OptionValues& options, EventHookOptions& hook) {
   hook.command = options.text("on-event");
   if (hook.command.size() > hook_command_bytes_max) return bad("--on-event: the command is longer than 64 KiB");
-  for (const std::string_view kind : split(options.text("on-event-kinds", default_hook_kinds), ',')) {
+  const std::string kinds = options.text("on-event-kinds", default_hook_kinds);
+  for (const std::string_view kind : split(kinds, ',')) {
     hook.kinds.emplace_back(stripped(kind));
     if (is_event_name(hook.kinds.back())) continue;
     return bad(fmt::format("--on-event-kinds: there is no event {}; there are {}", hook.kinds.back(),
