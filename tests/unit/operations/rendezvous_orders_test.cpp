@@ -57,7 +57,9 @@ struct Ordering {
   /// The states of all nodes, "a ready, b seated".
   [[nodiscard]] std::string states() const {
     std::string text;
-    for (const auto& node : job.rendezvous.view(job.now).nodes) {
+    auto nodes = job.rendezvous.view(job.now).nodes;
+    std::ranges::sort(nodes, {}, &JobView::Node::host);
+    for (const auto& node : nodes) {
       text += (text.empty() ? "" : ", ") + node.host + " " + node.state;
     }
     return text;
@@ -152,7 +154,8 @@ TEST_CASE("a stop ends the job as it was asked to", "[unit][orders]") {
   Ordering it = ordering(2, 1, 2);
   SECTION("with the code of a signal") {
     REQUIRE(it.order(order::Stop{}));
-    REQUIRE(it.view().verdict == Verdict{.exit_code = 143, .reason = "stopped by user ada (uid 1000)"});
+    REQUIRE(it.view().verdict ==
+            Verdict{.exit_code = 143, .reason = "stopped by user ada (uid 1000)", .reporter = "a"});
     SECTION("said twice it is the same; and sooner, where somebody has no time") {
       REQUIRE(it.order(order::Stop{}));
       REQUIRE(it.told() == 0);
