@@ -22,10 +22,11 @@ class Node(Ctl):
         self.agents = getattr(self, "agents", 0) + 1
         log = self.folder / f"stderr.{self.agents}"
         program = program or ["--no-python", "sh", "-c", script, str(self.folder)]
-        agent = subprocess.Popen([TORCHUP, *map(str, words), *map(str, program)], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, stderr=log.open("wb"), cwd=self.folder,
-                                 env={**self.environment, **({"TORCHUP_RUNTIME_DIR": str(sockets)} if sockets else {}),
-                                      **environment})
+        own = {"TORCHUP_RUNTIME_DIR": str(sockets)} if sockets else {}
+        with log.open("wb") as errors:
+            agent = subprocess.Popen([TORCHUP, *map(str, words), *map(str, program)], stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.DEVNULL, stderr=errors, cwd=self.folder,
+                                     env={**self.environment, **own, **environment})
         agent.log = log
         self.addCleanup(lambda: (agent.poll() is None and (agent.terminate(), agent.wait(LIMIT_S))))
         return agent

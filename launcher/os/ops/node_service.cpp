@@ -31,7 +31,7 @@ OpsAnswer text_answer(std::string text, int status = 200) {
 
 NodeService::NodeService(asio::io_context& loop, NodeServiceSettings settings, DiskThread& disk, WorkerDesk& workers,
                          Hooks hooks)
-    : loop_{loop}, settings_{std::move(settings)}, disk_{disk}, workers_{workers}, hooks_{std::move(hooks)},
+    : loop_{loop}, settings_{std::move(settings)}, workers_{workers}, hooks_{std::move(hooks)},
       page_of_own_{settings_.run_id, settings_.host, settings_.pid}, service_{loop,
                                                                               *this,
                                                                               {.events_max = agent_events_max}},
@@ -40,7 +40,9 @@ NodeService::NodeService(asio::io_context& loop, NodeServiceSettings settings, D
               if (onlookers_) return onlookers_->service().perform(call, std::move(reply));
               service_.perform(call, std::move(reply));
             }},
-      questions_{loop}, page_{loop, http_, {.access = access()}} {
+      questions_{loop}, page_{loop, http_, {.access = access()}}, socket_{loop, http_, disk,
+                                                                          static_cast<pid_t>(settings_.pid),
+                                                                          hooks_.warn} {
   page_of_own_.set_name(settings_.name);
 }
 
@@ -56,31 +58,8 @@ OpsAccess NodeService::access() const {
 }
 
 void NodeService::open() {
-  if (settings_.doors.control_socket) spawn(loop_, "control socket", open_socket());
+  if (settings_.doors.control_socket) socket_.open();
   if (settings_.doors.status_port) open_status_port();
-}
-
-/// On the disk's thread: the directory may be on a slow one.
-Task<> NodeService::open_socket() {
-  const std::string directory = runtime_directory();
-  using Made = std::shared_ptr<Result<ControlSocket>>;
-  std::function<Made()> work = [directory, pid = settings_.pid] {
-    return std::make_shared<Result<ControlSocket>>(ControlSocket::make(directory, static_cast<long>(pid)));
-  };
-  const std::optional<Made> made = co_await disk_.ask(std::move(work));
-  if (closed_) co_return;
-  if (!made) {
-    hooks_.warn(fmt::format("no control socket for torchupctl: the disk of {} does not answer", directory));
-  } else if (!**made) {
-    hooks_.warn("no control socket for torchupctl: " + (*made)->error().message());
-  } else {
-    socket_.emplace(std::move(***made));
-    std::vector<UniqueFd> sockets;
-    sockets.push_back(socket_->take());
-    const auto door = std::make_shared<HttpDoor>();
-    door->access.own_uid = ::geteuid();
-    socket_port_.emplace(loop_, http_, std::move(sockets), door);
-  }
 }
 
 void NodeService::open_status_port() {
@@ -93,12 +72,6 @@ void NodeService::open_status_port() {
     return hooks_.warn("no --status-port: " + url.error().message());
   }
   hooks_.print("torchup: the page of this job: " + *url);
-}
-
-void NodeService::close() {
-  closed_ = true;
-  socket_port_.reset();
-  socket_.reset();
 }
 
 // ---- what happens
@@ -175,7 +148,8 @@ void NodeService::perform(const OpsCall& call, HttpServer::Reply reply) {
   }
   const bool all_jobs = call.route == OpsRoute::jobs || call.route == OpsRoute::jobs_stream;
   if (!all_jobs && call.run_id != settings_.run_id.value()) return reply(answer_of(no_such_job(call.run_id)));
-  const bool of_own = call.rank ? workers_.has(*call.rank) : hosts();
+  // A rank that was here, and is elsewhere now, is the other node's.
+  const bool of_own = call.rank ? workers_.has_now(*call.rank) || (hosts() && workers_.has(*call.rank)) : hosts();
   if (is_of_workers(call.route) && of_own) return workers_.perform(call, std::move(reply));
   if (call.route == OpsRoute::order && hosts()) return obey(call, reply);
   if (hosts()) return reply(answer_of(no_such_rank(call.rank.value_or(Rank{0}))));

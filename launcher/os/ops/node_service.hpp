@@ -9,11 +9,10 @@
 
 #include "launcher/core/options/operations_options.hpp"
 #include "launcher/os/ops/relayed_stream.hpp"
+#include "launcher/os/ops/user_socket.hpp"
 #include "launcher/os/ops/worker_desk.hpp"
 #include "launcher/os/output/disk_thread.hpp"
 #include "rendezvous/net/daemon/coordinator_ops.hpp"
-#include "rendezvous/net/ops/control_socket.hpp"
-#include "rendezvous/net/ops/http_port.hpp"
 #include "rendezvous/net/ops/open_questions.hpp"
 #include "rendezvous/net/ops/ops_service.hpp"
 #include "rendezvous/net/ops/page_port.hpp"
@@ -73,7 +72,7 @@ class NodeService final : private OpsSource {
   /// Somebody follows a stream.
   [[nodiscard]] bool is_followed() const { return http_.streams() > 0; }
   /// The doors close, and the socket's file goes.
-  void close();
+  void close() { socket_.close(); }
   [[nodiscard]] const HttpServer& doors() const { return http_; }
 
  private:
@@ -82,7 +81,6 @@ class NodeService final : private OpsSource {
   [[nodiscard]] JobPage* page(const std::string& run_id) override;
   void perform(const OpsCall& call, HttpServer::Reply reply) override;
 
-  Task<> open_socket();
   void open_status_port();
   [[nodiscard]] OpsAccess access() const;
   void ask(const OpsCall& call, HttpServer::Reply reply, std::optional<Duration> limit = {});
@@ -97,7 +95,6 @@ class NodeService final : private OpsSource {
 
   asio::io_context& loop_;
   const NodeServiceSettings settings_;
-  DiskThread& disk_;
   WorkerDesk& workers_;
   const Hooks hooks_;
   CoordinatorOps* onlookers_ = nullptr;
@@ -108,12 +105,10 @@ class NodeService final : private OpsSource {
   OpenQuestions questions_;  ///< to the coordinator
   PagePort page_;
   std::optional<PagePort> status_;
-  std::optional<ControlSocket> socket_;
-  std::optional<HttpPort> socket_port_;
+  UserSocket socket_;
   std::vector<std::weak_ptr<RelayedStream>> relayed_;
   std::vector<std::string> early_;  ///< events, while it is not known where the rounds are made
   bool decided_ = false;            ///< that is known
-  bool closed_ = false;
 };
 
 }  // namespace torchup

@@ -52,15 +52,23 @@ OpsAnswer bytes_answer(std::string bytes, std::uint64_t next) {
   return answer;
 }
 
+bool has_place(const AttemptRecord& attempt, Rank rank) {
+  return std::ranges::any_of(attempt.workers, [&](const WorkerRecord& worker) { return worker.worker.rank == rank; });
+}
+
 }  // namespace
 
 WorkerDesk::WorkerDesk(asio::io_context& loop, DiskThread& disk, Hooks hooks)
     : loop_{loop}, disk_{disk}, hooks_{std::move(hooks)} {}
 
 bool WorkerDesk::has(Rank rank) const {
-  return std::ranges::any_of(hooks_.record().attempts(), [&](const AttemptRecord& attempt) {
-    return std::ranges::any_of(attempt.workers, [&](const WorkerRecord& worker) { return worker.worker.rank == rank; });
-  });
+  return std::ranges::any_of(hooks_.record().attempts(),
+                             [&](const AttemptRecord& attempt) { return has_place(attempt, rank); });
+}
+
+bool WorkerDesk::has_now(Rank rank) const {
+  const auto& attempts = hooks_.record().attempts();
+  return !attempts.empty() && has_place(attempts.back(), rank);
 }
 
 void WorkerDesk::perform(const OpsCall& call, HttpServer::Reply reply) {

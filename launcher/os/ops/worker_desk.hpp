@@ -31,6 +31,8 @@ class WorkerDesk {
 
   /// Whether this rank's worker is here, or was.
   [[nodiscard]] bool has(Rank rank) const;
+  /// Whether it has this rank's place in the newest attempt.
+  [[nodiscard]] bool has_now(Rank rank) const;
   /// Logs and stacks. The reply is called once, later on the loop or now.
   void perform(const OpsCall& call, HttpServer::Reply reply);
 
