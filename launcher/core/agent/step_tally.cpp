@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "rendezvous/core/link/messages.hpp"
+
 namespace torchup {
 namespace {
 
