@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rendezvous/net/io/node_identity.hpp"
+#include "tests/support/long_running.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -91,7 +92,7 @@ struct Looked {
   }
 
   boost::asio::io_context loop;
-  Coordinator coordinator{loop};
+  Coordinator coordinator{loop, {}, test::long_running()};
   CoordinatorOps onlookers;
   Agent here{coordinator}, elsewhere{coordinator};
   std::optional<OpsAnswer> given;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rendezvous/net/coordinator/coordinator.hpp"
+#include "tests/support/long_running.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -58,7 +59,7 @@ struct Looked {
   }
 
   boost::asio::io_context loop;
-  Coordinator coordinator{loop};
+  Coordinator coordinator{loop, {}, test::long_running()};
   std::vector<Word> words;
   std::vector<Note> notes;
   std::unique_ptr<Agent> a, b;
