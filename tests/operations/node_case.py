@@ -13,7 +13,8 @@ from waiting import until
 
 TORCHUP = os.path.abspath(sys.argv.pop(1))
 LIMIT_S = 60
-WAITS = "touch $0/started.$RANK.$TORCHELASTIC_RESTART_COUNT.$$; while [ ! -e $0/go ]; do sleep 0.02; done; exit ${CODE:-0}"
+# $$$$: of two dollars torchup makes one, as torchrun.
+WAITS = "touch $0/started.$RANK.$TORCHELASTIC_RESTART_COUNT.$$$$; while [ ! -e $0/go ]; do sleep 0.02; done; exit ${CODE:-0}"
 
 
 class Node(Ctl):

@@ -63,7 +63,7 @@ class Pair(Nodes):
                 self.assertEqual((row["run_id"], row["pid"], row["phase"]), ("pair/1", agent.pid, "running"))
 
     def test_the_log_and_the_stacks_of_any_rank_are_one_question_away(self):
-        self.start_both(script="echo rank $RANK; touch $0/started.$RANK.$$; exec sleep 1000")
+        self.start_both(script="echo rank $RANK; touch $0/started.$RANK.$$$$; exec sleep 1000")
         for name in self.doors:
             self.running(name)
             for rank in (0, 1):
@@ -84,7 +84,7 @@ class Pair(Nodes):
                 self.running(name)
                 self.ctl("stop", code=0, **self.doors[name])
                 self.assertEqual([self.host.wait(LIMIT_S), self.other.wait(LIMIT_S)], [143, 143])
-                self.assertIn("stopped by user", self.errors(self.other))
+                self.assertIn("by user", self.errors(self.other))
 
     def test_the_end_is_told_to_who_follows_at_a_node_that_does_not_host(self):
         self.start_both("--max-restarts=0", CODE="3")
@@ -105,7 +105,7 @@ class Pair(Nodes):
         return [TORCHUPCTL, *words]
 
     def test_what_fails_on_one_node_is_heard_of_at_the_host(self):
-        self.start_both("--max-restarts=1", script="touch $0/started.$RANK.$$; [ $RANK = 0 ] && exec sleep 1000; "
+        self.start_both("--max-restarts=1", script="touch $0/started.$RANK.$$$$; [ $RANK = 0 ] && exec sleep 1000; "
                                                     "while [ ! -e $0/go ]; do sleep 0.02; done; rm $0/go; exit 9")
         self.running("host")
         (self.folder / "go").touch()
@@ -142,6 +142,19 @@ class Pair(Nodes):
         self.assertEqual([self.host.wait(LIMIT_S), self.other.wait(LIMIT_S)], [0, 0])
         self.assertIn("2 ranks x", self.errors(self.host))
         self.assertNotIn("ranks x", self.errors(self.other))
+
+
+class Front(Node):
+    def test_who_has_started_the_agents_of_all_hosts_answers_for_the_job_too(self):
+        front = self.torchup("--hosts=localhost:2", "--rdzv-id=far")
+        self.started(2)
+        rows = until(lambda: (rows := self.json("ps")["jobs"]) and front.pid in [row["pid"] for row in rows] and rows,
+                     "the front is listed", LIMIT_S)
+        self.assertEqual({row["run_id"] for row in rows}, {"far"})
+        self.status(lambda job: job["world_size"] == 2 and job["phase"] == "running", "the job runs", str(front.pid))
+        self.ctl("stop", str(front.pid), code=0)
+        self.assertEqual(front.wait(LIMIT_S), 143)
+        self.assertEqual(list(self.sockets.iterdir()), [])
 
 
 class AtADaemon(Nodes):

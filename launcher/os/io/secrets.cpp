@@ -16,7 +16,7 @@ Result<> read_tokens(const OptionValues& options, std::string from_variable, Lau
   }
   if (!options.has("read-token-file")) return {};
   auto token = read_token_file(options.text("read-token-file"));
-  if (!token) return token.error();
+  if (!token) return Error{token.error().code, "--read-token-file: " + token.error().context};
   plan.operations.read_token = *std::move(token);
   return {};
 }

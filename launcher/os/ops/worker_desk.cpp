@@ -14,7 +14,6 @@ namespace {
 /// How often somebody who waits for more is looked for more.
 constexpr Duration log_look_interval = std::chrono::milliseconds{200};
 constexpr Duration log_read_limit = std::chrono::seconds{5};
-constexpr const char* source_header = "Torchup-Source";
 
 OutputTail::Stream tail_stream(LogStream stream) {
   return stream == LogStream::out ? OutputTail::Stream::out : OutputTail::Stream::err;
@@ -130,7 +129,7 @@ Task<OpsAnswer> WorkerDesk::log_part(Place place, std::uint64_t offset) {
     const std::uint64_t begin = kept.end - kept.bytes.size();
     const std::uint64_t from = std::clamp(offset, begin, kept.end);
     OpsAnswer answer = bytes_answer(kept.bytes.substr(from - begin), kept.end);
-    answer.headers.emplace_back(source_header, "memory");
+    answer.headers.emplace_back(source_header, source_memory);
     co_return answer;
   }
   std::function<std::string()> work = [paths = std::move(paths), offset] { return read_part(paths, offset); };

@@ -7,6 +7,9 @@
 namespace torchup {
 namespace {
 
+/// A log's bytes that are only in the memory of who has answered, from node to node.
+constexpr const char* bytes_of_memory = "application/octet-stream; source=memory";
+
 /// Of what the other calls its answer only what means nothing to a browser, and breaks no header.
 std::string known_type(const std::string& type) {
   return type == json_content || type == text_content ? type : bytes_content;
@@ -47,6 +50,7 @@ Answer answer_to(std::uint64_t number, OpsAnswer given) {
   answer.body = std::move(given.body);
   for (const auto& [name, value] : given.headers) {
     if (name == offset_header) answer.offset = std::stoull(value);
+    if (name == source_header && value == source_memory) answer.type = bytes_of_memory;
   }
   return answer;
 }
@@ -75,6 +79,7 @@ void OpenQuestions::answered(const std::string& who, Answer answer) {
   OpsAnswer given;
   given.status = answer.status >= 200 ? answer.status : 502;  // what is below is no answer
   given.content_type = known_type(answer.type);
+  if (answer.type == bytes_of_memory) given.headers.emplace_back(source_header, source_memory);
   given.body = std::move(answer.body);
   if (answer.offset) given.headers.emplace_back(offset_header, std::to_string(*answer.offset));
   close(answer.number, std::move(given));
