@@ -84,7 +84,7 @@ class Pair(Nodes):
                 self.running(name)
                 self.ctl("stop", code=0, **self.doors[name])
                 self.assertEqual([self.host.wait(LIMIT_S), self.other.wait(LIMIT_S)], [143, 143])
-                self.assertIn("by user", self.errors(self.other))
+                self.assertIn("by user", self.errors(self.host))
 
     def test_the_end_is_told_to_who_follows_at_a_node_that_does_not_host(self):
         self.start_both("--max-restarts=0", CODE="3")
@@ -175,7 +175,7 @@ class AtADaemon(Nodes):
         self.assertEqual(len(job["nodes"]), 1)
         self.assertRegex(job["last"], r"out of reach for \d+ s")
         self.assertEqual(self.row(**self.doors["other"])["phase"], "cut off")
-        self.ctl("restart", code=67, **self.doors["other"])
+        self.ctl("restart", code=1, **self.doors["other"])
         events = self.ctl("events", code=0, **self.doors["other"]).stdout
         self.assertIn("worker_started", events)
 

@@ -308,8 +308,9 @@ void CoordinatorLink::hear(const Ask& ask, TimePoint) {
   tell(ask);
 }
 
+/// An order that ends the job is answered behind its End.
 void CoordinatorLink::hear(const Answer& answer, TimePoint) {
-  if (is_member()) tell(answer);
+  if (standing_.told) tell(answer);
 }
 
 void CoordinatorLink::forget_questions() {

@@ -195,6 +195,13 @@ TEST_CASE("a member asks, and hears the answer", "[unit][link]") {
   REQUIRE(agent.all_written<Ask>() == std::vector{question});
   agent.hear(Answer{.number = 4, .status = 404});
   REQUIRE(agent.told == std::vector<CoordinatorMessage>{Answer{.number = 4, .status = 404}});
+  SECTION("also behind the end of the job, which he may have ordered") {
+    agent.told.clear();
+    agent.hear(End{{.exit_code = 143}});
+    agent.hear(Answer{.number = 5, .status = 202});
+    REQUIRE(agent.told.size() == 2);
+    REQUIRE(agent.told.back() == CoordinatorMessage{Answer{.number = 5, .status = 202}});
+  }
   SECTION("not where nobody is there to ask") {
     agent.step(link::Closed{agent.line, "reset"});
     agent.written.clear();
