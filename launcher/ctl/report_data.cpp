@@ -5,6 +5,7 @@
 
 #include "launcher/ctl/values.hpp"
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/link/node_report.hpp"
 
 namespace torchup {
