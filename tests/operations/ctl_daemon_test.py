@@ -58,7 +58,8 @@ class Daemon(Ctl):
         agents = self.job("stopped", self.WAITS)
         self.ctl("stop", "stopped", code=0)
         self.assertEqual([agent.wait(LIMIT_S) for agent in agents], [143, 143])
-        self.ctl("stop", "stopped", "--endpoint", self.daemon.endpoint, code=1)  # it has ended
+        self.ctl("stop", "stopped", code=1)  # it has ended
+        self.ctl("stop", "stopped", "--endpoint", self.daemon.endpoint, code=77)  # who has no token may only look
 
     def test_a_daemon_that_has_stopped_is_shown_so(self):
         os.kill(self.daemon.process.pid, signal.SIGSTOP)

@@ -14,7 +14,8 @@ from waiting import until
 TORCHUP = os.path.abspath(sys.argv.pop(1))
 LIMIT_S = 60
 # $$$$: of two dollars torchup makes one, as torchrun.
-WAITS = "touch $0/started.$RANK.$TORCHELASTIC_RESTART_COUNT.$$$$; while [ ! -e $0/go ]; do sleep 0.02; done; exit ${CODE:-0}"
+WAITS = ("touch $0/started.$RANK.$TORCHELASTIC_RESTART_COUNT.$$$$; while [ ! -e $0/go ]; do sleep 0.02; done; "
+         "exit ${CODE:-0}")
 
 
 class Node(Ctl):
@@ -57,8 +58,8 @@ class Node(Ctl):
 
     def page_address(self, agent):
         """Host, port and token of the page that --status-port has opened."""
-        found = until(lambda: re.search(r"page of this job: http://([^:/]+):(\d+)/jobs/(\S*)#token=(\w+)", self.errors(agent)),
-                      "the page's address is told", LIMIT_S)
+        told = re.compile(r"page of this job: http://([^:/]+):(\d+)/jobs/(\S*)#token=(\w+)")
+        found = until(lambda: told.search(self.errors(agent)), "the page's address is told", LIMIT_S)
         return found[1], int(found[2]), found[4]
 
     def http(self, port, path, method="GET", token=None, body=None, host=None):

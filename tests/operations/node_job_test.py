@@ -107,12 +107,14 @@ class Steered(Node):
 
 
 class Said(Node):
-    SPEAKS = "echo out $RANK; echo err $RANK >&2; touch $0/started.$RANK.$$$$; while [ ! -e $0/go ]; do sleep 0.02; done"
+    SPEAKS = ("echo out $RANK; echo err $RANK >&2; touch $0/started.$RANK.$$$$; "
+              "while [ ! -e $0/go ]; do sleep 0.02; done")
 
     def test_what_memory_has_of_a_worker_is_shown_and_followed(self):
         agent = self.torchup("--nproc-per-node=2", script=self.SPEAKS + "; echo last $RANK")
         self.started(2)
-        shown = until(lambda: (done := self.ctl("logs", "--rank", "1", code=0)).stdout and done, "it has spoken", LIMIT_S)
+        shown = until(lambda: (done := self.ctl("logs", "--rank", "1", code=0)).stdout and done, "it has spoken",
+                      LIMIT_S)
         self.assertEqual(shown.stdout, "out 1\n")
         self.assertIn("memory", shown.stderr)
         self.assertEqual(self.ctl("logs", "--rank", "1", "--stream", "stderr", code=0).stdout, "err 1\n")
@@ -152,7 +154,8 @@ class Said(Node):
 
 class Port(Node):
     def test_reading_needs_no_token_here_and_shows_nothing_that_was_typed(self):
-        agent = self.torchup("--status-port=0", "--rdzv-id=a b", script="echo secret; touch $0/started.$$$$; sleep 1000")
+        agent = self.torchup("--status-port=0", "--rdzv-id=a b",
+                             script="echo secret; touch $0/started.$$$$; sleep 1000")
         self.started(1)
         _, port, token = self.page_address(agent)
         path = "/v1/jobs/" + urllib.parse.quote("a b", safe="")

@@ -40,6 +40,10 @@ class Nodes(Node):
         return self.torchup("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}", "--rdzv-id=pair/1",
                             *words, sockets=self.doors[name]["TORCHUP_RUNTIME_DIR"], **more)
 
+    def events(self, name):
+        lines = self.ctl("events", "--json", code=0, **self.doors[name]).stdout.splitlines()
+        return [json.loads(line) for line in lines]
+
     def running(self, name, **more):
         return self.status(lambda job: job["phase"] == "running" and job["ranks"].get("running") == 2, "the job runs",
                            **self.doors[name], **more)
@@ -68,7 +72,8 @@ class Pair(Nodes):
             self.running(name)
             for rank in (0, 1):
                 with self.subTest(name, rank=rank):
-                    shown = until(lambda: self.ctl("logs", "--rank", rank, code=0, **self.doors[name]).stdout, "it has spoken")
+                    shown = until(lambda: self.ctl("logs", "--rank", rank, code=0, **self.doors[name]).stdout,
+                                  "it has spoken", LIMIT_S)
                     self.assertEqual(shown, f"rank {rank}\n")
             text = self.ctl("stacks", code=0, **self.doors[name]).stdout
             for rank in (0, 1):
@@ -106,12 +111,11 @@ class Pair(Nodes):
 
     def test_what_fails_on_one_node_is_heard_of_at_the_host(self):
         self.start_both("--max-restarts=1", script="touch $0/started.$RANK.$$$$; [ $RANK = 0 ] && exec sleep 1000; "
-                                                    "while [ ! -e $0/go ]; do sleep 0.02; done; rm $0/go; exit 9")
+                                                   "while [ ! -e $0/go ]; do sleep 0.02; done; rm $0/go; exit 9")
         self.running("host")
         (self.folder / "go").touch()
         self.started(4)
-        told = until(lambda: [event for event in map(json.loads, self.ctl("events", "--json", code=0, **self.doors["host"])
-                                                     .stdout.splitlines())
+        told = until(lambda: [event for event in self.events("host")
                               if event["event"] == "worker_exited" and event.get("exit_code") == 9], "it is told", LIMIT_S)
         self.assertEqual([event["rank"] for event in told], [1])
 
@@ -192,8 +196,7 @@ class AtADaemon(Nodes):
         self.running("other")
         self.ctl("restart", code=0, **self.doors["other"])
         self.started(4)
-        events = [json.loads(line) for line in self.ctl("events", "--json", code=0, **self.doors["host"]).stdout.splitlines()]
-        orders = [event for event in events if event["event"] == "order_received"]
+        orders = [event for event in self.events("host") if event["event"] == "order_received"]
         self.assertEqual([order["verb"] for order in orders], ["restart"])
         self.assertIn(f"uid {os.getuid()}", orders[0]["by"])
 
