@@ -339,7 +339,7 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error(), log);
   if (auto checked = check_machine(*plan); !checked) return refuse(checked.error(), log);
-  if (auto read = read_tokens(line.options, token, *plan); !read) return refuse(read.error(), log);
+  if (auto tokens = read_tokens(line.options, token, *plan); !tokens) return refuse(tokens.error(), log);
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) {
     if (auto learned = learn_deadline(machine, *plan); !learned) return refuse(learned.error(), log);

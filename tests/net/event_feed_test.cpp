@@ -171,6 +171,7 @@ TEST_CASE("a reader that was away hears how much it has missed", "[net][ops]") {
     server.until([end = std::chrono::steady_clock::now() + 25ms] { return std::chrono::steady_clock::now() >= end; });
   }
   REQUIRE(peer.hears("id: 100\n"));
+  REQUIRE(server.until([&] { return peer.heard().ends_with("}\n\n"); }));  // and all of that event
   std::uint64_t told = frames(peer.heard(), "event").size();
   for (const json& gap : frames(peer.heard(), "gap")) told += gap.at("lost").get<std::uint64_t>();
   REQUIRE(told == written);

@@ -155,7 +155,10 @@ Task<bool> HttpServer::Impl::exchange(std::shared_ptr<Connection> connection) {
   parser.header_limit(ops_header_bytes_max);
   parser.body_limit(boost::none);  // what is too long is said to those who may
   connection->stream.expires_after(limits_.request);
-  const auto [error, bytes] = co_await http::async_read_header(connection->stream, connection->buffer, parser);
+  const auto [failed, bytes] = co_await http::async_read_header(connection->stream, connection->buffer, parser);
+  // To Beast the limit is one of the first line, and then one of the fields.
+  const bool too_long = !failed && bytes > ops_header_bytes_max;
+  const boost::system::error_code error = too_long ? make_error_code(http::error::header_limit) : failed;
   if (error && !is_of_http(error)) co_return false;
   OrRefusal<OpsCall> call = error ? OrRefusal<OpsCall>{refusal_of(error)} : OrRefusal<OpsCall>{OpsCall{}};
   if (!error) call = co_await asked(*connection, parser);
