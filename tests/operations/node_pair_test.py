@@ -116,7 +116,8 @@ class Pair(Nodes):
         (self.folder / "go").touch()
         self.started(4)
         told = until(lambda: [event for event in self.events("host")
-                              if event["event"] == "worker_exited" and event.get("exit_code") == 9], "it is told", LIMIT_S)
+                              if event["event"] == "worker_exited" and event.get("exit_code") == 9],
+                     "it is told", LIMIT_S)
         self.assertEqual([event["rank"] for event in told], [1])
 
     def test_the_rendezvous_port_answers_as_a_daemons(self):
