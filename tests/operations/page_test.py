@@ -238,6 +238,15 @@ class All(PageCase):
 
 
 class Size(PageCase):
+    def test_a_nodes_cells_are_one_line_below_its_name(self):
+        self.opened("/jobs/a1", job(nodes={"n0": node("node0", 0, "rrrrrrrr"), "n1": node("a-name-longer-than-its-cell", 8, "r", group_rank=1)}))
+        self.until_cell(8, "running")
+        lines = self.browser.run("return [...document.querySelectorAll('#ranks [role=row]')].map((row) => "
+                                 "[...row.children].map((each) => Math.round(each.getBoundingClientRect().top / 10)))")
+        for header, *cells in lines:
+            self.assertEqual(len(set(cells)), 1, lines)
+            self.assertGreater(cells[0], header)
+
     def test_a_thousand_ranks_each_second(self):
         server = self.opened("/jobs/a1", job(nodes={"n0": node("node0", 0, "rrrrrrrr")}))
         self.until_cell(7, "running")
