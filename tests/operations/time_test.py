@@ -91,7 +91,7 @@ class Time(TimeJob, unittest.TestCase):
     def test_every_line_is_as_the_schema_has_it(self):
         self.job("steps(1, 5)\nif attempt == 0: sys.exit(rank * 3)", "--nproc-per-node=2", "--max-restarts=1",
                  "--on-event=exit 3")
-        self.job("os.kill(os.getpid(), 9)", "--rehearse=at 0s kill rank=7; expect exit=1", code=1)
+        self.job("os.kill(os.getpid(), 9)", "--rehearse=at 0.1s kill rank=7; expect exit=1", code=1)
         self.job("sys.exit(75)", code=75)
         schema = json.loads((Path(__file__).parents[2] / "launcher/core/event_schema.json").read_text())
         validator = jsonschema.Draft202012Validator(schema)
