@@ -72,7 +72,8 @@ void Agent::save_and_end() {
     saved_ = true;
     ++workers_number_;
     end_workers();
-    step(link::Say{Leave{.ends_job = true, .exit_code = 75, .reason = "saved", .stop_signal = 0, .saved = true}});
+    step(link::Say{Leave{
+        .ends_job = true, .exit_code = 75, .reason = std::string{saved_reason}, .stop_signal = 0, .saved = true}});
   });
 }
 

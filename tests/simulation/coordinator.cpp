@@ -162,7 +162,8 @@ void Coordinator::perform(Tell& tell) {
   if (const auto* placed = std::get_if<Placed>(&tell.message)) promises_.placed(session->node, placed->placement);
   if (const auto* stop = std::get_if<StopWorkers>(&tell.message)) promises_.stopped(*stop);
   if (const auto* end = std::get_if<End>(&tell.message)) {
-    promises_.decided(end->verdict, end->verdict.reason == leave_reason);
+    const bool own = end->verdict.reason == leave_reason || end->verdict.reason == saved_reason;  // or it is noted
+    promises_.decided(end->verdict, own);
   }
   std::visit([&](auto& message) { write(*session, std::move(message)); }, tell.message);
 }
