@@ -321,6 +321,7 @@ class CoordinatorLink {
 
   Standing standing_;
   std::optional<Leave> leave_;
+  std::optional<Leave> void_leave_;  ///< said on this line, and not meant any more
   std::optional<TimePoint> leave_until_;
   std::optional<Placement> former_;
   int incarnation_ = 0;

@@ -162,6 +162,7 @@ void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   forget_questions();
   asked_.clear();
   node_report_.begin_anew();
+  void_leave_.reset();
   clock_ = day_ = {};  // it may be another machine's
   restate();
   if (former) act(link::Close{*former});
@@ -267,7 +268,7 @@ void CoordinatorLink::hear(const StopWorkers& stop, TimePoint) {
   count_stop(stop.cause);
   standing_.stage = Resume::Stage::stopping;
   if (leave_ && is_void(*leave_, stop)) {
-    leave_.reset();
+    void_leave_ = std::exchange(leave_, {});
     leave_until_.reset();
   }
   tell(stop);
@@ -275,6 +276,8 @@ void CoordinatorLink::hear(const StopWorkers& stop, TimePoint) {
 
 /// Once; and once more where somebody has no time any more.
 void CoordinatorLink::hear(const End& end, TimePoint) {
+  // To whom this node is none of the job's grants it a word that was void when it was heard.
+  if (void_leave_ && end.verdict == verdict_of(*void_leave_)) return void_leave_.reset();
   if (ending_ && (kill_told_ || !end.verdict.kill_now)) return;
   kill_told_ = end.verdict.kill_now;
   hang_up_attempt();

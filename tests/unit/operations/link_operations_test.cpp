@@ -213,8 +213,16 @@ TEST_CASE("a member asks, and hears the answer", "[unit][link]") {
 
 TEST_CASE("a planned stop makes the word void that workers have saved", "[unit][link]") {
   Linked agent;
-  agent.say(Leave{.exit_code = 75, .stop_signal = 0, .saved = true});
+  const Leave saved{.exit_code = 75, .reason = "saved", .stop_signal = 0, .saved = true};
+  agent.say(saved);
   const StopWorkers stop{.round = Round{3}, .save = true};
+  SECTION("nor is it granted by one to whom this node is lost") {
+    agent.hear(stop);
+    agent.hear(End{verdict_of(saved)});
+    REQUIRE(agent.told == std::vector<CoordinatorMessage>{stop});
+    agent.hear(End{{.exit_code = 143}});
+    REQUIRE(agent.told.size() == 2);
+  }
   SECTION("it is not said again, nor granted by the link itself") {
     agent.hear(stop);
     REQUIRE(agent.told == std::vector<CoordinatorMessage>{stop});
