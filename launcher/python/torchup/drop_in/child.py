@@ -1,0 +1,16 @@
+"""python child.py PARENT PROGRAM NAME [WORD...]: becomes PROGRAM under that NAME, in a process group of its own, and gets
+SIGTERM when PARENT ends, whose child it is."""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+parent, program, *words = sys.argv[1:]
+os.setpgid(0, 0)
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+if os.getppid() != int(parent):  # it ended before
+    sys.exit(128 + signal.SIGTERM)
+os.execv(program, words)
