@@ -10,8 +10,9 @@ import threading
 HERE = os.path.dirname(os.path.abspath(__file__))
 BIN = os.path.join(HERE, "bin")
 FOLDERS = {"PATH": BIN, "PYTHONPATH": os.path.join(HERE, "site")}
-PROGRAM = "TORCHUP_DROP_IN"  # the variable with torchup's path
-CALLER = "TORCHUP_CALLER"  # and the one with the Python that starts it; torchup keeps it from the workers
+PROGRAM, PYTHON = "TORCHUP_DROP_IN", "TORCHUP_DROP_IN_PYTHON"  # the variables with torchup's path, and with our Python
+CALLER = "TORCHUP_CALLER"  # the one with the Python that starts torchup, which keeps it from the workers
+NAME = "torchrun"  # under which torchup is started: what it does is to be what torchrun does
 
 
 def dropped_in(environment, program):
@@ -20,12 +21,12 @@ def dropped_in(environment, program):
     for name, folder in FOLDERS.items():
         before = environment.get(name, os.defpath if name == "PATH" else "")
         environment[name] = f"{folder}:{before}" if before else folder
-    return {**environment, PROGRAM: program, CALLER: sys.executable}
+    return {**environment, PROGRAM: program, PYTHON: sys.executable}
 
 
 def given_back(environment):
     """The environment as it is without us."""
-    environment = {name: value for name, value in environment.items() if name not in (PROGRAM, CALLER)}
+    environment = {name: value for name, value in environment.items() if name not in (PROGRAM, PYTHON)}
     for name, folder in FOLDERS.items():
         if folder not in environment.get(name, "").split(":"):
             continue
@@ -39,13 +40,12 @@ def for_torchup(environment):
     return {**given_back(environment), CALLER: sys.executable}
 
 
-def become_torchup(words):
-    """torchup in the place of this process. Under torchrun's name, as what it does is to be what torchrun does."""
+def become_torchup(program, words):
+    """torchup in the place of this process."""
     sys.stdout.flush()
     sys.stderr.flush()
-    program = os.environ[PROGRAM]
     try:
-        os.execve(program, ["torchrun", *words], for_torchup(os.environ))
+        os.execve(program, [NAME, *words], for_torchup(os.environ))
     except OSError as error:
         sys.exit(f"torchup.drop_in: {program}: {error.strerror}")
 
@@ -54,18 +54,18 @@ class Job:
     """torchup as a child of this process: what reaches us by signals reaches it. It has a process group of its own, so
     that nothing reaches it twice: Ctrl-C twice kills."""
 
-    ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+                 signal.SIGWINCH)
 
     def __init__(self):
         self.process = None
         self.early = []  # signals from before there is a child
 
-    def run(self, name, words, environment):
+    def run(self, program, words, environment):
         """The exit code, as a shell shows it. In another thread than the main one signals stay the caller's own."""
         before = self.listen() if threading.current_thread() is threading.main_thread() else {}
         try:
-            program = environment.pop(PROGRAM)
-            command = [sys.executable, "-S", os.path.join(HERE, "child.py"), str(os.getpid()), program, name, *words]
+            command = [sys.executable, "-S", os.path.join(HERE, "child.py"), str(os.getpid()), program, NAME, *words]
             sys.stdout.flush()
             sys.stderr.flush()
             self.process = subprocess.Popen(command, env=for_torchup(environment))
@@ -78,7 +78,7 @@ class Job:
         return status if status >= 0 else 128 - status
 
     def listen(self):
-        handlers = {**dict.fromkeys((*self.ENDING, signal.SIGWINCH), self.pass_on), signal.SIGTSTP: self.stop}
+        handlers = {**dict.fromkeys(self.PASSED_ON, self.pass_on), signal.SIGTSTP: self.stop}
         kept = [number for number in (signal.SIGHUP, signal.SIGTSTP) if signal.getsignal(number) == signal.SIG_IGN]
         return {number: signal.signal(number, handler) for number, handler in handlers.items() if number not in kept}
 
@@ -94,8 +94,8 @@ class Job:
         self.pass_on(signal.SIGCONT)
 
 
-def run_torchup(name, words, environment):
-    status = Job().run(name, words, environment)
+def run_torchup(program, words, environment):
+    status = Job().run(program, [str(word) for word in words], environment)
     if status != 0:
         raise SystemExit(status)
 
@@ -117,7 +117,9 @@ def words_of(namespace, parser, environment):
             words.append(f"{name}={','.join(str(item).replace(',', ',,') for item in value)}")
         else:
             words.append(f"{name}={value}")
-    return [*words, namespace.training_script, *(str(word) for word in namespace.training_script_args)]
+    # torch.distributed.launch's namespace, whose workers are given their local rank as a word.
+    legacy = [] if getattr(namespace, "use_env", True) else ["--local-rank=${local_rank}"]
+    return [*words, namespace.training_script, *legacy, *namespace.training_script_args]
 
 
 class Loader:
@@ -125,6 +127,7 @@ class Loader:
 
     def __init__(self, loader):
         self.loader = loader
+        self.program = os.environ[PROGRAM]
 
     def __getattr__(self, name):
         return getattr(self.loader, name)
@@ -137,15 +140,12 @@ class Loader:
 
         def run(args):
             environment = dict(os.environ)
-            words = words_of(args, module.get_args_parser(), environment)
-            # torch.distributed.launch's namespace, by which workers are given --local-rank.
-            name = "torchrun" if getattr(args, "use_env", True) else "torchup-launch"
-            run_torchup(name, words, environment)
+            run_torchup(self.program, words_of(args, module.get_args_parser(), environment), environment)
 
         def main(args=None):
             if args is None and os.path.basename(sys.argv[0]) == "torchrun":  # torch's own command
-                become_torchup(sys.argv[1:])
-            run_torchup("torchrun", sys.argv[1:] if args is None else args, dict(os.environ))
+                self.begin()
+            run_torchup(self.program, sys.argv[1:] if args is None else args, dict(os.environ))
 
         module.run, module.main = run, main
 
@@ -153,8 +153,8 @@ class Loader:
         return compile("__loader__.begin()", "<torchup.drop_in>", "exec")
 
     def begin(self):
-        become_torchup(sys.argv[1:])
+        become_torchup(self.program, sys.argv[1:])
 
 
 if __name__ == "__main__":
-    become_torchup(sys.argv[1:])
+    become_torchup(os.environ[PROGRAM], sys.argv[1:])
