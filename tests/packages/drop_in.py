@@ -10,7 +10,8 @@ from pathlib import Path
 
 SHOW = """import json, os, sys
 with open("seen." + os.environ["RANK"], "w") as file:
-    json.dump({"words": sys.argv, "python": sys.executable, "environment": dict(os.environ), "agent": os.readlink(f"/proc/{os.getppid()}/exe")}, file)
+    json.dump({"words": sys.argv, "python": sys.executable, "environment": dict(os.environ),
+               "agent": os.readlink(f"/proc/{os.getppid()}/exe")}, file)
 sys.exit(int(os.environ.get("CODE", "0")))
 """
 # Of one start, not of a way to start: where workers meet (on one node 127.0.0.1, which torchrun calls localhost), and the

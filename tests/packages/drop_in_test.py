@@ -1,4 +1,5 @@
-"""torchup.drop_in end to end, with a stand-in for torch: what would start torchrun starts torchup, and nothing else changes.
+"""torchup.drop_in end to end, with a stand-in for torch: what would start torchrun starts torchup, and nothing else
+changes.
 
 usage: drop_in_test.py TORCHUP PACKAGE STAND_IN [unittest options]
        PACKAGE: the folder with the package torchup, beside whose programs it is; STAND_IN: the one with a torch
@@ -12,7 +13,7 @@ import unittest
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
-import drop_in  # noqa: E402
+from drop_in import DropIn  # noqa: E402
 from waiting import children, state, until  # noqa: E402
 
 TORCHUP, PACKAGE, STAND_IN = (os.path.abspath(sys.argv.pop(1)) for _ in range(3))
@@ -26,7 +27,7 @@ print("after")
 """
 
 
-class WithStandIn(drop_in.DropIn):
+class WithStandIn(DropIn):
     torchup, package, torch = TORCHUP, PACKAGE, STAND_IN
 
     def caller(self, call):

@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-import drop_in  # noqa: E402
+from drop_in import DropIn  # noqa: E402
 
 TORCHUP, PACKAGE = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
 RUN = "from torch.distributed.run import parse_args, run\nimport sys\nrun(parse_args(sys.argv[1:]))\nprint('after')\n"
@@ -22,7 +22,7 @@ def needs(name):
 
 
 @needs("torch")
-class Torch(drop_in.DropIn):
+class Torch(DropIn):
     torchup, package = TORCHUP, PACKAGE
 
     def assert_as_under_torchrun(self, *ways):

@@ -2,9 +2,9 @@
 
     python -m torchup.drop_in COMMAND [ARGUMENT...]
 
-runs COMMAND (accelerate launch, fabric run, ./run_train.sh, python -m torch.distributed.run, …) with torchup in the place
-of torchrun: of the command, and of the functions `run` and `main` of torch.distributed.run, in every Python that COMMAND
-starts. No file of torch's or of the command's is changed, and nothing stays when it has ended.
+runs COMMAND (accelerate launch, fabric run, ./run_train.sh, python -m torch.distributed.run, …) with torchup in the
+place of torchrun: of the command, and of the functions `run` and `main` of torch.distributed.run, in every Python that
+COMMAND starts. No file of torch's or of the command's is changed, and nothing stays when it has ended.
 
 * The command torchrun, and `python -m torch.distributed.run`, become torchup, with the words as they are.
 * Called as functions, torchup is a child of the caller: they return when it has ended with 0, else they raise
@@ -12,8 +12,8 @@ starts. No file of torch's or of the command's is changed, and nothing stays whe
   words by torch's own parser. An option that torchup does not know is refused by it (2).
 * torchup and the workers see the environment as it was before; the workers' Python is the one that called.
 
-torch's elastic_launch, which starts functions, and launchers with workers of their own (DeepSpeed's) stay theirs. So does
-all in a Python that reads no environment (python -I, -E) or no sitecustomize (-S).
+torch's elastic_launch, which starts functions, and launchers with workers of their own (DeepSpeed's) stay theirs. So
+does all in a Python that reads no environment (python -I, -E) or no sitecustomize (-S).
 
 Ends with what COMMAND ends with; 127 where there is none such, 126 where it cannot be executed, 2 without a COMMAND.
 """

@@ -1,5 +1,5 @@
-"""python child.py PARENT PROGRAM NAME [WORD...]: becomes PROGRAM under that NAME, in a process group of its own, and gets
-SIGTERM when PARENT ends, whose child it is."""
+"""python child.py PARENT PROGRAM NAME [WORD...]: becomes PROGRAM under that NAME, in a process group of its own, and
+gets SIGTERM when PARENT ends, whose child it is."""
 
 import ctypes
 import os

@@ -1,5 +1,5 @@
-"""torchup where torch.distributed.run is called; run as a program, torchup where the command torchrun is. It knows nothing
-of the package around it: any Python may load it by its path."""
+"""torchup where torch.distributed.run is called; run as a program, torchup where the command torchrun is. It knows
+nothing of the package around it: any Python may load it by its path."""
 
 import os
 import signal
@@ -101,8 +101,8 @@ def run_torchup(program, words, environment):
 
 
 def words_of(namespace, parser, environment):
-    """The command line that says what the namespace says: every option whose value is not the parser's default. That may
-    come from a PET_ variable, which torchup reads too: where the namespace has nothing in its place, it goes."""
+    """The command line that says what the namespace says: every option whose value is not the parser's default. That
+    may come from a PET_ variable, which torchup reads too: where the namespace has nothing in its place, it goes."""
     words = []
     for action in parser._actions:
         value = getattr(namespace, action.dest, action.default)

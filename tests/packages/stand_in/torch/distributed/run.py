@@ -1,5 +1,5 @@
-"""As torch's module of this name looks from outside: options of each kind, of which PET_ variables make defaults; a `run`
-and a `main` that start no job and say who they are."""
+"""As torch's module of this name looks from outside: options of each kind, of which PET_ variables make defaults; a
+`run` and a `main` that start no job and say who they are."""
 
 import argparse
 import os
