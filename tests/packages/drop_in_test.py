@@ -77,6 +77,12 @@ class Ways(WithStandIn):
         for option in ("-I", "-E", "-S"):
             self.assertEqual(self.run_in("python3", option, "-c", word)[0], "torch's own run\n")
 
+    def test_pythons_of_any_age_start_as_they_do_without_it(self):
+        for name in ("python3", "python2.7", *(f"python3.{minor}" for minor in range(4, 16))):
+            if subprocess.run(["sh", "-c", f"{name} -c ''"], stderr=subprocess.DEVNULL).returncode == 0:
+                word = "import sys; print([p for p in sys.path + list(sys.path_importer_cache) if 'drop_in/' in str(p)])"
+                self.assertEqual(self.run_in(name, "-c", word), ("[]\n", ""))
+
     def test_the_sitecustomize_of_the_environment_is_loaded_too(self):
         self.write("own/sitecustomize.py", "import sys\nprint('own', [p for p in sys.path if 'drop_in' in p])\n")
         out, _ = self.run_in("python3", "-c", "import sys; print(sys.modules['sitecustomize'].__file__)",
@@ -172,13 +178,16 @@ class Ends(WithStandIn):
         self.assertEqual((out, err), (f"{128 + signal.SIGPIPE}\n", ""))
 
     def test_without_torchups_programs_it_says_where_it_looked(self):
-        (self.folder / "alone").mkdir()
-        (self.folder / "alone/torchup").symlink_to(Path(PACKAGE, "torchup").resolve())
-        _, err = self.run_in("torchrun", "show.py", code=127, PYTHONPATH=str(self.folder / "alone"))
-        for place in (os.path.dirname(sys.executable), f"{self.folder}/alone/bin", f"{self.folder}/bin"):
-            self.assertIn(place, err)
-        self.write("bin/torchup", "#!/bin/sh\necho found\n", 0o755)
-        self.assertEqual(self.run_in("torchrun", PYTHONPATH=str(self.folder / "alone"))[0], "found\n")
+        for beside, place in (("alone", "alone/bin"), ("lib/python3.9/site-packages", "bin"), ("build/python", "build/bin"),
+                              ("p/share/torchup/python", "p/bin")):
+            packages = self.folder / beside
+            packages.mkdir(parents=True)
+            (packages / "torchup").symlink_to(Path(PACKAGE, "torchup").resolve())
+            _, err = self.run_in("torchrun", "show.py", code=127, PYTHONPATH=str(packages))
+            for folder in (os.path.dirname(sys.executable), self.folder / place):
+                self.assertIn(f"{folder}", err)
+            self.write(f"{place}/torchup", "#!/bin/sh\necho found\n", 0o755)
+            self.assertEqual(self.run_in("torchrun", PYTHONPATH=str(packages))[0], "found\n")
 
 
 class Signals(WithStandIn):

@@ -13,8 +13,11 @@ def places():
     found += [sysconfig.get_path("scripts", scheme, base) for scheme in schemes]
     found.append(sysconfig.get_path("scripts", "posix_user"))
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    # pip install --target; a build folder; pip install --prefix, and cmake --install.
-    found += [os.path.normpath(os.path.join(root, way, "bin")) for way in (".", "..", "../../..")]
+    found.append(os.path.join(root, "bin"))  # pip install --target
+    if root.endswith(("/site-packages", "/share/torchup/python")):  # pip install --prefix; cmake --install
+        found.append(os.path.normpath(os.path.join(root, "../../../bin")))
+    elif root.endswith("/python"):  # a build folder
+        found.append(os.path.normpath(os.path.join(root, "../bin")))
     return list(dict.fromkeys(found))
 
 
