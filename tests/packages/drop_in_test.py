@@ -177,6 +177,11 @@ class Ends(WithStandIn):
         out, err = self.run_in("sh", "-c", 'sh -c "kill -PIPE \\$\\$"; echo $?')
         self.assertEqual((out, err), (f"{128 + signal.SIGPIPE}\n", ""))
 
+    def test_a_torchup_that_is_gone(self):
+        for way in (["torchrun", "show.py"], self.caller("main(['show.py'])")):
+            _, err = self.run_in("env", f"TORCHUP_DROP_IN={self.folder}/gone", *way, code=1)
+            self.assertEqual(err, f"torchup.drop_in: {self.folder}/gone: No such file or directory\n")
+
     def test_without_torchups_programs_it_says_where_it_looked(self):
         for beside, place in (("alone", "alone/bin"), ("lib/python3.9/site-packages", "bin"), ("build/python", "build/bin"),
                               ("p/share/torchup/python", "p/bin")):
@@ -225,6 +230,23 @@ class Signals(WithStandIn):
         self.assertEqual((job.returncode, out.splitlines()[-1]), (128 + signal.SIGINT, "cleaned"), err)
         self.assertIn("again to force", err)
         self.assertNotIn("killed", err)
+
+    def test_a_child_whose_caller_is_gone_starts_nothing(self):
+        child = [sys.executable, f"{PACKAGE}/torchup/drop_in/child.py", "1", "/bin/echo", "echo", "started"]
+        done = subprocess.run(child, capture_output=True, text=True, timeout=100)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (128 + signal.SIGTERM, "", ""))
+
+    def test_an_interrupt_before_there_is_a_torchup_has_no_traceback(self):
+        def interrupt():
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            os.kill(os.getpid(), signal.SIGINT)
+
+        # It arrives when the first module after the disposition is loaded.
+        self.write("ctypes.py", "import signal\nsignal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])\n")
+        child = [sys.executable, f"{PACKAGE}/torchup/drop_in/child.py", str(os.getpid()), "/bin/echo", "echo", "started"]
+        done = subprocess.run(child, capture_output=True, text=True, timeout=100, preexec_fn=interrupt,
+                              env={**self.environment, "PYTHONPATH": str(self.folder)})
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (-signal.SIGINT, "", ""))
 
     def test_workers_do_not_outlive_a_caller_that_is_killed(self):
         job, worker = self.called()

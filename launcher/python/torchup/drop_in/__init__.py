@@ -13,7 +13,8 @@ COMMAND starts. No file of torch's or of the command's is changed, and nothing s
 * torchup and the workers see the environment as it was before; the workers' Python is the one that called.
 
 torch's elastic_launch, which starts functions, and launchers with workers of their own (DeepSpeed's) stay theirs. So
-does all in a Python that reads no environment (python -I, -E) or no sitecustomize (-S).
+does all in a Python that reads no environment (python -I, -E) or no sitecustomize (-S), and what a script calls by
+torch's name after it has set PATH or PYTHONPATH anew.
 
 Ends with what COMMAND ends with; 127 where there is none such, 126 where it cannot be executed, 2 without a COMMAND.
 """
