@@ -58,7 +58,7 @@ the job's secret, where \-\-token\-file names none. Workers do not see it.
 the Python that runs scripts.
 .TP
 \fBTORCHUP_CALLER\fR
-the Python that started torchup (\fBpython \-m torchup.drop_in\fR sets it): it runs scripts where PYTHON_EXEC names none.
+the Python that started torchup (\fBpython \-m torchup\fR sets it): it runs scripts where PYTHON_EXEC names none.
 Workers do not see it.
 .TP
 \fBOMP_NUM_THREADS\fR
