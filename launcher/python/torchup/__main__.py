@@ -1,5 +1,5 @@
-"""python -m torchup …: torchup … in the place of this process, with this Python for the workers unless PYTHON_EXEC names
-another one."""
+"""python -m torchup …: torchup … in the place of this process, with this Python for the workers unless PYTHON_EXEC
+names another one."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
 """What each Python below `python -m torchup.drop_in` finds as `sitecustomize`: its folder is first on PYTHONPATH. It
-lets torchup stand in for the one module torch.distributed.run, takes itself out of what this Python looks at (not out of
-the variable: that is for the Pythons it starts), and imports the sitecustomize that would have been found without it. In
-a Python older than 3.9 it does no more than leave; it is valid in 2.7."""
+lets torchup stand in for the one module torch.distributed.run, takes itself out of what this Python looks at (not out
+of the variable: that is for the Pythons it starts), and imports the sitecustomize that would have been found without
+it. In a Python older than 3.9 it does no more than leave; it is valid in 2.7."""
 
 import os
 import sys
