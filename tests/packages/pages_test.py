@@ -94,7 +94,7 @@ class Pages(unittest.TestCase):
 
     def test_messages_are_those_of_the_code(self):
         sources = {}
-        for path in itertools.chain.from_iterable((ROOT / house).rglob("*.[ch]pp") for house in ("launcher", "rendezvous")):
+        for path in itertools.chain((ROOT / "launcher").rglob("*.[ch]pp"), (ROOT / "rendezvous").rglob("*.[ch]pp")):
             sources[path] = re.sub(r'"\s*\n\s*"', "", path.read_text()).replace('\\"', '"')
         rows = re.findall(r"^\| (`.*?) \| ", PAGES["launcher/README.md"].partition("## What messages mean")[2], re.M)
         messages = [message for row in rows for message in re.findall(r"`([^`]+)`", row)]
@@ -102,7 +102,8 @@ class Pages(unittest.TestCase):
         for message in messages:
             parts = [part for part in message.split("…") if len(part) > 2]
             self.assertGreater(sum(map(len, parts)), 7, message)
-            self.assertTrue(any(all(part in text for part in parts) for text in sources.values()), f"nothing says: {message}")
+            said = any(all(part in text for part in parts) for text in sources.values())
+            self.assertTrue(said, f"nothing says: {message}")
 
     def test_options_of_commands_exist(self):
         seen = set()
@@ -114,7 +115,7 @@ class Pages(unittest.TestCase):
                     self.assertEqual([name for name in options if name not in OPTIONS[program]], [])
                 else:
                     self.assertTrue(os.access(ROOT / program, os.X_OK))
-                    known = OPTIONS["torchup"].keys() | set(OPTION.findall(help_of(ROOT / program)))  # some hand options on
+                    known = {*OPTIONS["torchup"], *OPTION.findall(help_of(ROOT / program))}  # some hand options on
                     self.assertEqual([name for name in options if name not in known], [])
         self.assertLessEqual({"torchup", "torchrun", "scripts/setup", "scripts/test", "scripts/two_nodes"}, seen)
 
