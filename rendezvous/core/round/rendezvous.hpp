@@ -296,6 +296,7 @@ class Rendezvous {
   [[nodiscard]] bool all_have_spoken() const;
   void end_for_too_few(TimePoint now);
   [[nodiscard]] bool may_not_begin() const;
+  [[nodiscard]] bool has_begun() const;
 
   // Agents and coordinators that come back.
   void restate(Slot slot, const Resume& resume, TimePoint now);

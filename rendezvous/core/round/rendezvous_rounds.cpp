@@ -94,7 +94,10 @@ void Rendezvous::end_for_too_few(TimePoint now) {
 
 /// There is a node without which there is to be no job, and on which no worker can run. One that has begun has done so
 /// without it.
-bool Rendezvous::may_not_begin() const { return !formed_once_ && members_.missed() > 0; }
+bool Rendezvous::may_not_begin() const { return !has_begun() && members_.missed() > 0; }
+
+/// A round has run, by what agents tell where we remember none.
+bool Rendezvous::has_begun() const { return formed_once_ || (learning_ && told_round_); }
 
 void Rendezvous::try_form(TimePoint now) {
   if (members_.ready() + members_.aside() + members_.unfit() + members_.stopping() == 0) return;

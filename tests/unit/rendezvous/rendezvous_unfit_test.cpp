@@ -175,6 +175,21 @@ TEST_CASE("without a node that it needs a job does not begin, and ends with 66 w
   }
 }
 
+TEST_CASE("a node that is needed and finds that out too late leaves alone", "[unit][unfit]") {
+  Job job = running_job(1, {.min_nodes = 1, .max_nodes = 2, .last_call = 1s});
+  const bool hosts = GENERATE(false, true);
+  const int code = GENERATE(2, 130);
+  job.connect("b", "10.0.0.2", hosts);
+  Join join = unfit_join(job, "b");
+  join.needed = true;
+  join.needed_code = 2;
+  job.say("b", join);
+  REQUIRE(job.say("b", Leave{.exit_code = code, .reason = lost}).find(fmt::format("b end {}: ", code)) !=
+          std::string::npos);
+  // Others end with it where it hosts the coordinator, or its user has asked for that.
+  REQUIRE((job.rendezvous.phase() == Rendezvous::Phase::running) == (!hosts && code == 2));
+}
+
 TEST_CASE("that a node is needed outlives the coordinator", "[unit][unfit]") {
   Job job{{.min_nodes = 2, .max_nodes = 3}};
   job.join("a");
