@@ -285,7 +285,6 @@ class Rendezvous {
   void gather(TimePoint now);
   void count_change();
   void end(Verdict verdict, TimePoint now);
-  [[nodiscard]] std::string reporter(const Verdict& verdict) const;
   void begin_anew();
   void forget_job();
   [[nodiscard]] PastJobs past() { return {ended_, phase_ == Phase::ended ? &*verdict_ : nullptr}; }

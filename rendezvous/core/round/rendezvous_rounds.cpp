@@ -8,6 +8,7 @@
 
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/link/message_bytes.hpp"
+#include "rendezvous/core/membership/reporter.hpp"
 #include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/names.hpp"
@@ -363,31 +364,11 @@ void Rendezvous::gather(TimePoint now) {
   arm_roster();
 }
 
-/// Of those that are there the host of the first failure, else the first one of the last round, or by index where there
-/// was none.
-std::string Rendezvous::reporter(const Verdict& verdict) const {
-  if (!verdict.failures.empty()) {
-    const std::string& host = verdict.failures[root_cause(verdict.failures)].host;
-    if (members_.has_host(host)) return host;
-  }
-  const auto place = [](const Member& member) {
-    const int index = member.join->group_rank ? member.join->group_rank->value() : nodes_max;
-    return std::pair{member.round ? -member.round->value() : 1, member.round ? member.seat.group_rank.value() : index};
-  };
-  const Member* first = nullptr;
-  for (const auto& [node, slot] : members_.slots()) {
-    const Member& member = members_.at(slot);
-    if (!member.round && !member.join->group_rank) continue;
-    if (!first || place(member) < place(*first)) first = &member;
-  }
-  return first ? first->join->host : "";
-}
-
 void Rendezvous::end(Verdict verdict, TimePoint now) {
   changed();
   note(JobConcluded{verdict.exit_code, verdict.reason});
   phase_ = Phase::ended;
-  verdict.reporter = reporter(verdict);
+  verdict.reporter = reporter(members_, verdict.failures, FirstReporter::nobody, now);
   verdict_ = told_verdict(std::move(verdict), members_.slots().size());
   forget_at_ = now + settings_.verdict_kept;
   expect_late(now);
