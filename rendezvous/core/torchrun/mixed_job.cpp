@@ -8,6 +8,7 @@
 
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/link/plausible.hpp"
+#include "rendezvous/core/membership/reporter.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/torchrun/torchrun_care.hpp"
 #include "rendezvous/core/torchrun/torchrun_static.hpp"
@@ -310,18 +311,28 @@ void MixedJob::hear(MixedParts::Told told) {
   if (found == parts_.end()) return;
   const auto& [slot, part] = *found;
   auto* const end = std::get_if<End>(&told.message);
-  if (end) end->verdict = told_verdict(std::move(end->verdict), members_.slots().size());
-  if (end && !part.leaves_alone) conclude(end->verdict);
+  if (end) {
+    end->verdict = part.leaves_alone ? told_verdict(std::move(end->verdict), members_.slots().size())
+                                     : conclude(std::move(end->verdict));
+  }
   if (const auto* placed = std::get_if<Placed>(&told.message)) {
+    Member& member = members_.at(slot);
+    member.round = placed->placement.round;
+    member.seat.group_rank = placed->placement.group_rank;
     last_round_ = std::max(last_round_, placed->placement.round);
   }
   tell(slot, std::move(told.message));
 }
 
-void MixedJob::conclude(const Verdict& verdict) {
+/// That the job ends so for all, and what they are told: one of ours has the report.
+Verdict MixedJob::conclude(Verdict verdict) {
+  verdict.reporter =
+      outcome_ ? outcome_->reporter : reporter(members_, verdict.failures, FirstReporter::longest_present, now_);
+  verdict = told_verdict(std::move(verdict), members_.slots().size());
   if (outcome_ != verdict) note(JobConcluded{verdict.exit_code, verdict.reason});
   if (!outcome_) outcome_ = verdict;
   if (verdict.exit_code != 0 && !verdict_) verdict_ = verdict;
+  return verdict;
 }
 
 void MixedJob::tell(Slot slot, CoordinatorMessage message) {

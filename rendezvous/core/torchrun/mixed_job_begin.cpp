@@ -55,8 +55,9 @@ std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint 
   std::ranges::sort(all, {}, [&](Slot slot) { return members_.at(slot).seniority; });
   const auto running = pure.running();
   for (const Slot slot : all) {
-    const Member& member = members_.at(slot);
+    Member& member = members_.at(slot);
     const bool busy = running && member.in_round();
+    member.round.reset();  // torchrun's begin at 0
     if (member.peer && !busy && member.stage != Member::Stage::stopping) {
       Join join = *member.join;
       join.terms = *terms_;
