@@ -88,8 +88,8 @@ TEST_CASE("before a round with torchrun's agents the report is the node's that c
   SharedJob job;
   job.join(job.c, job.agent_of("c"));
   job.join(job.a, job.agent_of("a"));
-  SECTION("") {}
-  SECTION("whatever places they had without these") {
+  SECTION("where they had none") {}
+  SECTION("whatever places they had in rounds without these") {
     job.join(job.d, job.agent_of("d"));
     REQUIRE(job.last<HostStore>(job.a));
     (void)job.step(Said{Peer{job.a}, StoreReady{Round{0}, Port{77}}});
