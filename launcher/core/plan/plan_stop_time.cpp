@@ -51,6 +51,7 @@ Result<> refuse_with_others(std::string why, LaunchConfig& plan) {
   if (!others_wait) return bad(std::move(why));
   plan.gives_up = std::move(why);
   plan.gives_up_code = exit_code::refused;
+  plan.stop_before.reset();  // it does not end for the sake of a time before the others have heard why
   return {};
 }
 

@@ -176,7 +176,7 @@ class Front {
   void perform(const fan::Finish& action) {
     exit_code_ = action.exit_code;
     finishing_ = true;
-    watch_.reset();
+    if (watch_) watch_->stop();
     timer_.cancel();
     spawn(loop_, "finish", finish());
   }

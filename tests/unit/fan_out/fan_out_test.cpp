@@ -391,7 +391,7 @@ TEST_CASE("who has left is told from who was there at the end", "[unit][fan_out]
   Front front{discovering()};
   front.step(fan::Begin{});
   front.step(fan::Listed{hosts({"a", "b", "c"})});
-  for (const std::uint64_t link : {0, 1, 2}) front.hello(link);
+  for (std::uint64_t link = 0; link < 3; ++link) front.hello(link);
   const auto has_left = [&front](std::uint64_t link, int code) {
     for (const fan::Action& action : front.machine.step(fan::EndCame{HostLink{link}, code}, front.now)) {
       if (const auto* close = std::get_if<fan::Close>(&action)) return close->left;

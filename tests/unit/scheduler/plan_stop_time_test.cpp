@@ -117,6 +117,7 @@ TEST_CASE("a node whose time is over too soon tells the others so, who may not k
     const LaunchConfig told = plan({node, {{"stop-before", "2h"}}});
     REQUIRE_THAT(told.gives_up, Contains("longer than what is left of the time, 3600 s (squeue)"));
     REQUIRE(told.gives_up_code == 2);
+    REQUIRE_FALSE(told.stop_before);
   }
 }
 
