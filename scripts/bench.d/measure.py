@@ -14,7 +14,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 def arguments(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
-    parser.add_argument("--build", default=os.path.join(ROOT, "build/release"), help="build folder (default build/release)")
+    parser.add_argument("--build", type=os.path.abspath, default=os.path.join(ROOT, "build/release"), help="build folder (default build/release)")
     parser.add_argument("--json", help="also write every number to this file")
     return parser
 

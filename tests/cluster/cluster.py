@@ -184,6 +184,12 @@ class Cluster(WorkersLog):
         rules = f"add table inet t; add chain inet t o {{ type filter hook output priority 0; }}; add rule inet t o oif eth0 {where}drop"
         subprocess.run(["nsenter", f"--net=/run/netns/{self.space(node)}", "nft", rules], check=True)
 
+    def limit_rates(self):
+        """All ways between nodes are equally slow, whatever else this machine does: as fast as a busy one always is."""
+        for node in range(self.count):
+            subprocess.run(["nsenter", f"--net=/run/netns/{self.space(node)}", "tc", "qdisc", "add", "dev", "eth0", "root",
+                            "tbf", "rate", "100mbit", "burst", "128kb", "latency", "50ms"], check=True)
+
     def reset_output(self, node, to=None):
         """What the node sends (to node `to`) is lost, and its own kernel says that the connection was reset."""
         where = "" if to is None else f"ip daddr {self.address(to)} "

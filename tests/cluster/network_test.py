@@ -60,6 +60,7 @@ def condemned_by_its_pairs(launcher, torchupd):
     with Cluster(launcher, 4) as cluster:
         endpoint = f"{cluster.address(0)}:29400"
         cluster.daemon(0, torchupd)
+        cluster.limit_rates()  # all that is wrong with a pair is whether it has a connection
         cluster.drop_output(2, to=(1, 3))
         agents = [cluster.start(node, "--preflight=full", nnodes="2:4", endpoint=endpoint, conf="last_call_timeout=20")
                   for node in range(4)]

@@ -361,7 +361,9 @@ class FanOut(unittest.TestCase):
         hosts = self.mark("hosts")
         hosts.write_text("a\n")
         program = f"[ ! -e {self.folder}/over ] || exit 0; touch {self.folder}/$WORLD_SIZE.$RANK; sleep 1000 & wait"
-        job = self.start(f"--host-discovery={hosts}", "--discovery-interval=0.1", *options, "sh", "-c", program)
+        result = self.mark("result")
+        job = self.start(f"--host-discovery={hosts}", "--discovery-interval=0.1", f"--result-file={result}", *options, "sh",
+                         "-c", program)
 
         def seen(size):
             until(lambda: len(list(self.folder.glob(f"{size}.*"))) == size, f"a round of {size}; {job.poll()}", 30)
@@ -373,6 +375,10 @@ class FanOut(unittest.TestCase):
         hosts.write_text("b\n")
         _, err = self.end(job, 0)
         self.assertIn("host a is not listed any more", err)
+        self.assertNotIn("Traceback", err)
+        told = json.loads(result.read_text())
+        self.assertEqual((told["host"], told["exit_code"]), ("b", 0))
+        self.assertEqual(len(told["hosts"]), 2, told)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@
 #include <stdlib.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -96,6 +98,22 @@ TEST_CASE("a command tells the hosts where it succeeds", "[process][fan_out]") {
   REQUIRE(watched.until([&] { return !watched.failures.empty(); }));
   REQUIRE(watched.failures.back().find("the command has failed") != std::string::npos);
   REQUIRE(watched.lists == 1);
+}
+
+TEST_CASE("who is stopped asks no more, though its time has come already", "[process][fan_out]") {
+  const Folder folder;
+  const auto asked = [&] { return std::filesystem::file_size(folder.at("asked")); };
+  folder.write("asked", "");
+  Watched watched{fmt::format("echo >> {}; echo a", folder.at("asked"))};
+  REQUIRE(watched.until([&] { return watched.lists == 1; }));
+  // Both have expired when the loop looks at them, and the first one's handler stops the second.
+  boost::asio::steady_timer first{watched.loop, std::chrono::steady_clock::now() - 1s};
+  first.async_wait([&](const boost::system::error_code&) { watched.watch.stop(); });
+  std::this_thread::sleep_for(20ms);
+  const auto before = asked();
+  const auto end = std::chrono::steady_clock::now() + 200ms;
+  static_cast<void>(watched.until([&] { return std::chrono::steady_clock::now() >= end; }));
+  REQUIRE(asked() == before);
 }
 
 TEST_CASE("a file that can be executed is a program, whatever its path", "[process][fan_out]") {

@@ -101,7 +101,8 @@ numbers[34:40] = memoryview(b"\xff" * 48).cast("q")
 numbers[1], numbers[32], numbers[33] = 1, 9, 1
 ready()
 time.sleep(10000)
-)");
+)",
+                                           bare);  // the helper thread would say again which signal it is
   const std::string kernel = kernel_text(read_kernel_view(worker.pid()), own_processor());
   const RankLook look = scene.look().looks[0];
   CHECK(look.kernel == kernel);

@@ -215,14 +215,18 @@ class OneNode(Rehearsed, unittest.TestCase):
         self.assertIn("rehearsal passed", err)
 
     def test_random_is_the_seeds(self):
-        texts = set()
-        six = f'while [ "$(grep -c fault_injected {self.scratch.name}/events)" -lt 6 ]; do sleep 0.02; done'
+        texts = []
+        # The command is in an event too, its quotes escaped.
+        told = f"""grep -c '"event":"fault_injected"' {self.scratch.name}/events"""
+        six = f'while [ "$({told})" -lt 6 ]; do sleep 0.02; done'
         for seed in (1, 1, 2):
             self.rehearse(0, f"every 100ms slow rank=random by=10% for=10ms times=6; seed={seed}", six, python=False,
                           options="--nproc-per-node=4")
-            texts.add(tuple(fault["text"] for fault in self.result()["faults"]))
+            texts.append([fault["text"] for fault in self.result()["faults"]])
             os.unlink(self.events)
-        self.assertEqual(len(texts), 2)
+        self.assertEqual([len(faults) for faults in texts], [6, 6, 6])
+        self.assertEqual(texts[0], texts[1])
+        self.assertNotEqual(texts[0], texts[2])
 
     def test_a_result_file_and_json_lines(self):
         path = os.path.join(self.scratch.name, "result")

@@ -131,6 +131,23 @@ esac""")
                 self.assertEqual((agent.returncode, out), (2, ""), err)
                 self.assertIn(why, err)
 
+    def test_a_plan_that_none_could_run_is_not_shown(self):
+        self.script("squeue", 'echo "Unable to contact slurm controller" >&2; exit 1')
+        agent = self.start("--dry-run", "--stop-before=5m", "true", **self.variables(0))
+        out, err = agent.communicate(timeout=60)
+        self.assertEqual((agent.returncode, out), (2, ""), err)
+        self.assertIn("Unable to contact slurm controller", err)
+
+    def test_where_one_node_has_too_little_time_none_waits(self):
+        self.slurm(left="1:00")
+        enough = self.start(f"--deadline={in_seconds(3600)}", "--stop-before=5m", "--no-python", "/bin/echo", "started",
+                            **self.variables(0))
+        short = self.start("--stop-before=5m", "--no-python", "/bin/echo", "started", **self.variables(1))
+        for agent in (enough, short):
+            out, err = agent.communicate(timeout=60)  # nodes that hear nothing wait for ten minutes
+            self.assertEqual((agent.returncode, out), (2, ""), err)
+            self.assertIn("longer than what is left of the time", err)
+
     def test_the_node_of_the_first_failure_reports(self):
         self.slurm()
         agents = [self.start("sh", "-c", "[ $RANK = 0 ] && exec sleep 100; exit 3", **self.variables(node)) for node in range(2)]

@@ -166,8 +166,8 @@ class LookScene {
     return worker;
   }
   /// The same, of one that sleeps for good: its stack does not change any more.
-  TestWorker& sleeper(const std::string& text) {
-    TestWorker& worker = python(text);
+  TestWorker& sleeper(const std::string& text, const std::string& in_front = groups) {
+    TestWorker& worker = python(text, in_front);
     until([&worker] {
       const std::string text_now = kernel_text(read_kernel_view(worker.pid()), own_processor());
       return text_now == "sleeping in clock_nanosleep" || text_now == "sleeping in select";  // before Python 3.11

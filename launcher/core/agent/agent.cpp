@@ -79,14 +79,6 @@ void Agent::on(const FromCoordinator& event) {
   std::visit([this](const auto& message) { obey(message); }, event.message);
 }
 
-void Agent::on(const CoordinatorLost& event) {
-  if (!verdict_) {
-    verdict_ = leaving_ ? Verdict{.exit_code = leaving_->exit_code, .reason = leaving_->reason, .failures = failures_}
-                        : Verdict{.exit_code = event.exit_code, .reason = event.reason, .failures = failures_};
-  }
-  stop(SIGTERM, event.reason);
-}
-
 void Agent::on(const StoreOpened& event) { act(Send{StoreReady{event.round, event.port}}); }
 
 void Agent::on(const StoreFailed& event) {
@@ -296,7 +288,7 @@ void Agent::stop(int signal_number, std::string reason) {
     case Phase::stopping: {
       const std::vector<LocalRank> let_gone = round_follows() ? std::vector<LocalRank>{} : let_go();
       // The user's own signal reaches workers that were already asked to stop for another reason; none twice.
-      if (signal_number == stop_signal_ || (signal_number == SIGTERM && stop_signal_ != 0)) {
+      if (killed_ || signal_number == stop_signal_ || (signal_number == SIGTERM && stop_signal_ != 0)) {
         if (!let_gone.empty()) end_kept(let_gone);
         return;
       }

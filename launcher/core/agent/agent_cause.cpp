@@ -79,6 +79,18 @@ void Agent::note_failure(const WorkerEnded& how, bool consequence) {
   failures_.push_back(std::move(failure));
 }
 
+void Agent::on(const CoordinatorLost& event) {
+  if (!verdict_) {
+    verdict_ = leaving_ ? Verdict{.exit_code = leaving_->exit_code, .reason = leaving_->reason, .failures = failures_}
+                        : Verdict{.exit_code = event.exit_code, .reason = event.reason, .failures = failures_};
+    // What died of our own stop is no cause of this end.
+    std::erase_if(verdict_->failures, [](const WorkerFailure& failure) { return failure.consequence; });
+    // Whoever had the report may be gone with the coordinator, and nobody says who has it now.
+    if (!leaving_ && placement_ && event.exit_code == exit_code::unreachable) verdict_->reporter = identity_.host;
+  }
+  stop(SIGTERM, event.reason);
+}
+
 /// Nobody is stopped yet: whoever is the cause may show itself.
 void Agent::await_cause() {
   if (cause_ends_) return;

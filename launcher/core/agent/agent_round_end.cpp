@@ -19,8 +19,13 @@ void Agent::obey(const StopWorkers& message) {
   if (message.cause == StopCause::worker_failure) restart_reason_ = message.reason;
   if (message.cause == StopCause::membership_change) record(event::MembershipChanged{message.reason});
   if (message.save) return save_and_stop(message.reason);
-  stop(SIGTERM, message.reason);
-  if (message.cause != StopCause::fenced) return;
+  if (message.cause != StopCause::fenced) return stop(SIGTERM, message.reason);
+  // Others may have its workers' places already: they get no word that they could act upon.
+  if (phase_ == Phase::running) {
+    wait_for_own_end(message.reason);
+  } else if (phase_ != Phase::stopping && phase_ != Phase::sweeping) {
+    stop(SIGTERM, message.reason);
+  }
   kill(message.reason);
   tell_place(false);
 }

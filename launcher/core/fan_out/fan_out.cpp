@@ -64,6 +64,10 @@ FanOut::Entry* FanOut::find(HostLink link) {
 }
 
 int FanOut::count(State state) const { return static_cast<int>(std::ranges::count(entries_, state, &Entry::state)); }
+/// One that is not wanted any more too, as long as its workers save.
+bool FanOut::works(const Entry& entry) {
+  return entry.state == State::linked || (entry.state == State::leaving && entry.drained);
+}
 int FanOut::candidates() const { return count(State::waiting) + count(State::starting) + count(State::linked); }
 
 // ---- events
@@ -98,11 +102,12 @@ void FanOut::on(const fan::RefusalCame& event, TimePoint now) {
 void FanOut::on(const fan::EndCame& event, TimePoint now) {
   Entry* const entry = find(event.link);
   if (!entry) return;
-  close(*entry);
-  if (entry->state == State::leaving) return left(*entry, now);
   // Before the verdict an agent ends by itself only where its node was unfit, or told to leave by somebody there.
   // Where the coordinator is elsewhere it may be the verdict that has ended it.
-  if (!code_ && !signalled_ && (settings_.own_coordinator || is_of_node(event.exit_code))) {
+  const bool alone = !code_ && !signalled_ && (settings_.own_coordinator || is_of_node(event.exit_code));
+  close(*entry, alone);
+  if (entry->state == State::leaving) return left(*entry, now);
+  if (alone) {
     if (settings_.own_coordinator && event.exit_code == exit_code::unreachable) {
       return fail(*entry, exit_code::too_few, "its agent has lost the way here", now);
     }
@@ -207,7 +212,7 @@ void FanOut::due(TimePoint now) {
   }
   urge(now);
   if (!settings_.discovers || ending_) return;
-  if (count(State::linked) > 0) return deserted_since_.reset();
+  if (std::ranges::any_of(entries_, works)) return deserted_since_.reset();
   if (!deserted_since_) deserted_since_ = now;
   if (now < *deserted_since_ + settings_.join_timeout) return;
   give_up(exit_code::too_few, "no host is there within the join timeout of " + seconds(settings_.join_timeout), now);
@@ -321,7 +326,9 @@ void FanOut::close_unlinked() {
   }
 }
 
-void FanOut::close(Entry& entry) { act(fan::Close{entry.link}); }
+void FanOut::close(const Entry& entry, bool alone) {
+  act(fan::Close{entry.link, alone || entry.state == State::leaving});
+}
 
 void FanOut::send_to_all(int signal) {
   for (Entry& entry : entries_) {

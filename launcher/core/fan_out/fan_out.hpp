@@ -86,6 +86,7 @@ struct Send {
 /// Its command is not needed any more: closed and ended. Nothing is heard of that link afterwards.
 struct Close {
   HostLink link;
+  bool left = false;  ///< its agent has ended, or was told to, while the job went on
   friend bool operator==(const Close&, const Close&) = default;
 };
 /// For the coordinator in the front: on so many hosts an agent is, or may come to be; the last call need not wait for
@@ -187,13 +188,15 @@ class FanOut {
   void urge(TimePoint now);
   [[nodiscard]] std::optional<TimePoint> urged_next(const Entry& entry) const;
   void close_unlinked();
-  void close(Entry& entry);
+  /// `alone`: its agent has ended and the job has not.
+  void close(const Entry& entry, bool alone = false);
   void foretell();
   void finish_if_over();
   [[nodiscard]] Entry* find(HostLink link);
   /// Hosts on which an agent is, or may come to be.
   [[nodiscard]] int candidates() const;
   [[nodiscard]] int count(State state) const;
+  [[nodiscard]] static bool works(const Entry& entry);
   [[nodiscard]] static bool is_open(State state) {
     return state == State::starting || state == State::linked || state == State::leaving;
   }
@@ -216,7 +219,7 @@ class FanOut {
   bool ending_ = false;                           ///< nothing is started any more
   std::optional<int> signalled_ = {};             ///< the first signal that ends the job
   std::optional<TimePoint> insist_at_ = {};       ///< then those who have not heard that the job is over are signalled
-  std::optional<TimePoint> deserted_since_ = {};  ///< with discovery: no host is linked
+  std::optional<TimePoint> deserted_since_ = {};  ///< with discovery: no host works
   bool held_ = false;                             ///< OutputHeld
   bool finished_ = false;
 };

@@ -1,6 +1,7 @@
 #include "launcher/core/fan_out/fan_out_result.hpp"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 
 namespace torchup {
@@ -19,13 +20,15 @@ std::string_view last_object(std::string_view text) {
 
 std::string fan_out_result(int exit_code, const std::vector<HostResult>& results) {
   ordered_json hosts = ordered_json::array();
+  std::optional<std::size_t> teller;
   for (const HostResult& result : results) {
     ordered_json read = ordered_json::parse(last_object(result.text), nullptr, false);
     if (!read.is_object()) continue;
     read["host"] = result.host;
+    if (!teller && !result.left) teller = hosts.size();
     hosts.push_back(std::move(read));
   }
-  ordered_json out = hosts.empty() ? ordered_json{{"schema", 1}} : hosts.front();
+  ordered_json out = hosts.empty() ? ordered_json{{"schema", 1}} : hosts[teller.value_or(0)];
   out["exit_code"] = exit_code;
   out["hosts"] = std::move(hosts);
   return out.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";

@@ -44,13 +44,13 @@ Result<> read_stop(const PlanSource& source, const std::optional<SlurmJob>& job,
   return {};
 }
 
-/// What node 0 alone is refused for. Of several the others wait for it, which it tells them then: it hosts their
-/// meeting, or is their first.
-Result<> refuse_first(std::string why, LaunchConfig& plan) {
+/// What this node may be the only one to be refused for. Of several the others wait for it, and are told then.
+Result<> refuse_with_others(std::string why, LaunchConfig& plan) {
   const bool others_wait = plan.scheduler.node && !plan.one_node() && !plan.behind_front;
   if (!others_wait) return bad(std::move(why));
   plan.gives_up = std::move(why);
   plan.gives_up_code = exit_code::refused;
+  plan.stop_before.reset();  // it does not end for the sake of a time before the others have heard why
   return {};
 }
 
@@ -76,7 +76,7 @@ Result<> read_requeue(const PlanSource& source, const std::optional<SlurmJob>& j
                         .slurm_job = job->id,
                         .scontrol = slurm_program(source.machine, "scontrol")};
   if (requeue.scontrol.empty()) {
-    return refuse_first(fmt::format("--requeue={}: scontrol, which does it, is not on PATH", *most), plan);
+    return refuse_with_others(fmt::format("--requeue={}: scontrol, which does it, is not on PATH", *most), plan);
   }
   plan.requeue = std::move(requeue);
   return {};
@@ -91,7 +91,7 @@ Result<std::optional<Duration>> told_time_left(const Machine& machine, const Sto
 /// Where the first node does not know either, none runs.
 Result<> go_without_deadline(const Error& why, LaunchConfig& plan) {
   const std::string text = fmt::format("--stop-before: when the time of this job ends is not known: {}", why.message());
-  if (plan.scheduler.node.value_or(0) == 0) return refuse_first(text + "; --deadline=UNIX_SECONDS", plan);
+  if (plan.scheduler.node.value_or(0) == 0) return refuse_with_others(text + "; --deadline=UNIX_SECONDS", plan);
   plan.stop_before->untold = true;
   warn(plan, text + "; this node stops when another one does");
   return {};
@@ -122,8 +122,9 @@ Result<> learn_deadline(const Machine& machine, LaunchConfig& plan) {
   }
   const std::int64_t left = *plan.deadline - machine.unix_seconds();
   if (std::chrono::seconds{left} > stop.lead) return {};
-  return bad(fmt::format("--stop-before: {} is longer than what is left of the time, {} s ({})",
-                         seconds_text(stop.lead), left, plan.origins.deadline));
+  return refuse_with_others(fmt::format("--stop-before: {} is longer than what is left of the time, {} s ({})",
+                                        seconds_text(stop.lead), left, plan.origins.deadline),
+                            plan);
 }
 
 }  // namespace torchup

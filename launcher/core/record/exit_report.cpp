@@ -36,12 +36,6 @@ std::string entry(std::size_t index, const WorkerFailure& failure, const LocalTi
       failure.message.empty() ? default_failure_message(failure.exit_code, failure.pid) : failure.message);
 }
 
-bool has_report(const Verdict& verdict, const Teller& teller) {
-  if (!verdict.reporter.empty()) return verdict.reporter == teller.host;
-  if (verdict.failures.empty()) return teller.is_first;
-  return verdict.failures[root_cause(verdict.failures)].host == teller.host;
-}
-
 }  // namespace
 
 std::string failure_text(const WorkerFailure& failure) {
@@ -72,9 +66,17 @@ Verdict whole_verdict(Verdict verdict, const std::vector<WorkerFailure>& local) 
   return verdict;
 }
 
+bool has_report(const Verdict& verdict, const Teller& teller) {
+  if (!verdict.reporter.empty()) return verdict.reporter == teller.host;
+  if (teller.left) return false;
+  if (verdict.failures.empty()) return teller.is_first;
+  return verdict.failures[root_cause(verdict.failures)].host == teller.host;
+}
+
 std::optional<std::string> words_of_bystander(const Verdict& verdict, int exit_code, const Teller& teller) {
   if (has_report(verdict, teller)) return std::nullopt;
   std::string reporter = verdict.reporter;
+  if (reporter.empty() && teller.left) return fmt::format("exit code {}: {}", exit_code, verdict.reason);
   if (!verdict.failures.empty()) {
     const WorkerFailure& cause = verdict.failures[root_cause(verdict.failures)];
     if (reporter.empty()) reporter = cause.host;
@@ -85,10 +87,6 @@ std::optional<std::string> words_of_bystander(const Verdict& verdict, int exit_c
   if (teller.behind_front) return fmt::format("exit code {}: {}", exit_code, verdict.reason);
   if (reporter.empty()) reporter = teller.first.empty() ? "node 0" : teller.first;
   return fmt::format("exit code {}: {}; {} has the report", exit_code, verdict.reason, reporter);
-}
-
-bool writes_shared_files(const Verdict& verdict, const Teller& teller, bool left) {
-  return has_report(verdict, teller) && !(left && verdict.reporter.empty());
 }
 
 std::string exit_report(std::string_view name, const std::vector<WorkerFailure>& failures,

@@ -33,14 +33,14 @@ struct Teller {
   std::string first;          ///< of node 0; empty: not known
   bool is_first = true;       ///< this is the last round's group rank 0; where there was no round, node 0
   bool behind_front = false;  ///< of a fan-out, which may have to do without its first host
+  bool left = false;  ///< it leaves a job that others may go on with: it has the report only where it is told so
 };
 /// What this node says instead of the report, which is that of Verdict::reporter; where nobody said who that is, of the
 /// first failure's node, or the first node's where nothing has failed. Nothing: it is this one's.
 [[nodiscard]] std::optional<std::string> words_of_bystander(const Verdict& verdict, int exit_code,
                                                             const Teller& teller);
-/// Whether this node writes the files that all nodes share: it has the report. `left`: of a job that others may go on
-/// with; then only where it is told to.
-[[nodiscard]] bool writes_shared_files(const Verdict& verdict, const Teller& teller, bool left);
+/// Whether this node has the report, and with it writes the files that all nodes share.
+[[nodiscard]] bool has_report(const Verdict& verdict, const Teller& teller);
 
 /// torchrun's failure report, byte for byte: begins with an empty line, ends with the lower ruler without line end.
 ///

@@ -183,7 +183,7 @@ Task<> JobRecord::finish(Finish action) {
   exit_code_ = launcher_exit_code(whole_verdict(verdict, action.local_failures),
                                   config_.propagate_exit_code);  // as in the report
   by_signal_ = signal_of_shell_code(verdict.exit_code).has_value();
-  writes_files_ = !config_.shares_files() || writes_shared_files(verdict, teller(), action.left);
+  writes_files_ = !config_.shares_files() || has_report(verdict, teller(action.left));
   // What the disk is asked for has its own limit (disk_limit); between two questions the disk may look idle.
   while (restarts_untold_ != 0) {
     restarts_told_.expires_at(TimePoint::max());
@@ -255,23 +255,22 @@ std::string JobRecord::exception_text(int signal) const {
 }
 
 /// Where nodes' outputs are merged, of all but one of them.
-std::optional<std::string> JobRecord::words_instead_of_report(const Verdict& verdict) const {
+std::optional<std::string> JobRecord::words_instead_of_report(const Finish& action) const {
   if (!config_.merged_output) return std::nullopt;
-  return words_of_bystander(verdict, exit_code_, teller());
+  return words_of_bystander(action.verdict, exit_code_, teller(action.left));
 }
 
-Teller JobRecord::teller() const {
+Teller JobRecord::teller(bool left) const {
   const std::vector<std::string>& hosts = config_.scheduler.hosts;
   const auto& attempts = record_.attempts();
   const bool placed = !attempts.empty() && attempts.back().placement;
   const bool is_first = placed ? attempts.back().placement->group_rank == GroupRank{0} : config_.tells_for_all();
-  return {host_, hosts.empty() ? "" : hosts.front(), is_first, config_.behind_front};
+  return {host_, hosts.empty() ? "" : hosts.front(), is_first, config_.behind_front, left};
 }
 
 /// `told`: this node's incident, if it has one that was not told yet.
 void JobRecord::report(const Finish& action, const std::optional<IncidentRecorder::Told>& told) {
-  const Verdict& verdict = action.verdict;
-  if (auto words = words_instead_of_report(verdict)) return log_->tell(LogLine{LogLevel::error, *std::move(words)});
+  if (auto words = words_instead_of_report(action)) return log_->tell(LogLine{LogLevel::error, *std::move(words)});
   report_end(action);
   if (!told) return;
   output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),

@@ -79,8 +79,8 @@ class JobRecord {
   void say_page(LogLevel level, std::vector<std::string> page);
   void tell(std::vector<LogLine> allowed);
   Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed);
-  [[nodiscard]] std::optional<std::string> words_instead_of_report(const Verdict& verdict) const;
-  [[nodiscard]] Teller teller() const;
+  [[nodiscard]] std::optional<std::string> words_instead_of_report(const Finish& action) const;
+  [[nodiscard]] Teller teller(bool left) const;
   void report(const Finish& action, const std::optional<IncidentRecorder::Told>& told);
   void report_end(const Finish& action);
   Task<> tell_ledger();

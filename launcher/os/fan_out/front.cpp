@@ -163,7 +163,7 @@ class Front {
     if (found == links_.end()) return;
     found->second.process->close();
     output_.close(action.link);
-    keep_result(found->second);
+    keep_result(found->second, action.left);
     links_.erase(found);
   }
 
@@ -185,7 +185,7 @@ class Front {
   void perform(const fan::Finish& action) {
     exit_code_ = action.exit_code;
     finishing_ = true;
-    watch_.reset();
+    if (watch_) watch_->stop();
     timer_.cancel();
     spawn(loop_, "finish", finish());
   }
@@ -256,9 +256,9 @@ class Front {
     found->second.result += bytes;
   }
 
-  void keep_result(Linked& linked) {
+  void keep_result(Linked& linked, bool left) {
     if (!linked.result.empty())
-      results_.insert_or_assign(linked.node, HostResult{linked.name, std::move(linked.result)});
+      results_.insert_or_assign(linked.node, HostResult{linked.name, std::move(linked.result), left});
   }
 
   void acknowledge(HostLink link, std::size_t bytes) {

@@ -60,16 +60,23 @@ void HostWatch::ask() {
   });
 }
 
+void HostWatch::stop() {
+  stopped_ = true;
+  timer_.cancel();
+}
+
 void HostWatch::hear(Result<std::vector<Host>> hosts) {
+  if (stopped_) return;
   if (hosts) {
     failed_ = false;
     if (*hosts != last_) handlers_.listed(last_ = *std::move(hosts));
   } else if (!std::exchange(failed_, true)) {
     handlers_.failed(hosts.error().message() + "; the last list stays");
   }
+  if (stopped_) return;
   timer_.expires_after(discovery_.interval);
   timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) ask();
+    if (!error && !stopped_) ask();  // one that has expired cannot be cancelled any more
   });
 }
 

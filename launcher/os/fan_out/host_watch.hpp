@@ -24,6 +24,8 @@ class HostWatch {
   HostWatch(asio::io_context& loop, HostDiscovery discovery, Handlers handlers,
             Duration command_limit = host_command_limit);
   void start() { ask(); }
+  /// Asks and tells no more, also from within a handler. What it has begun still comes back to it on the loop.
+  void stop();
 
  private:
   void ask();
@@ -36,6 +38,7 @@ class HostWatch {
   Timer timer_;
   std::vector<Host> last_;
   bool failed_ = false;  ///< and told
+  bool stopped_ = false;
 };
 
 }  // namespace torchup

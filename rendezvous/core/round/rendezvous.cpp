@@ -229,14 +229,17 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
     return;
   }
   const Slot slot = *connection.member;
-  const std::string host = members_.at(slot).join->host;
-  if (ends_job(leave, connection)) {
+  const Member& member = members_.at(slot);
+  const std::string host = member.join->host;
+  // Of a node without which there was to be no job: it does not know that there is one.
+  const bool too_late = has_begun() && member.is_missed() && leave.exit_code == member.join->needed_code;
+  if (ends_job(leave, connection) && (!too_late || connection.in_process)) {
     note(JobEndRequested{host, leave.reason});
     add_failures(verdict.failures, failures_);  // that others have told while their cause was waited for
     return end(std::move(verdict), now);
   }
-  if (member_count() == 1 && !others_may_come_back(now)) verdict.reporter = host;
-  tell(members_.at(slot), End{verdict});
+  if (member_count() == 1 && !others_may_come_back(now) && !others_come_) verdict.reporter = host;
+  tell(member, End{verdict});
   members_.losses().forgive(host);
   leave_until_ = now + settings_.leave_window;
   const bool told = learning_ && told_round_ && members_.at(slot).round == told_round_;

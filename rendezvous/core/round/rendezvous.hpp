@@ -222,7 +222,6 @@ class Rendezvous {
   void count_change();
   void end(Verdict verdict, TimePoint now);
   void end_sooner(Verdict& verdict, std::optional<std::uint64_t> ended_job);
-  [[nodiscard]] std::string reporter(const Verdict& verdict) const;
   void begin_anew();
   void forget_job();
   [[nodiscard]] PastJobs past() { return {ended_, phase_ == Phase::ended ? &*verdict_ : nullptr}; }
@@ -233,6 +232,7 @@ class Rendezvous {
   [[nodiscard]] bool all_have_spoken() const;
   void end_for_too_few(TimePoint now);
   [[nodiscard]] bool may_not_begin() const;
+  [[nodiscard]] bool has_begun() const;
 
   // What people order.
   [[nodiscard]] OrderAnswer answer_to(const order::Stop& stop, TimePoint now) const;

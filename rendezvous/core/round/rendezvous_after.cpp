@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rendezvous/core/link/message_bytes.hpp"
+#include "rendezvous/core/membership/reporter.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/names.hpp"
 
@@ -17,32 +18,12 @@ constexpr int shell_code_of_signals = 128;
 
 // ---- the end
 
-/// Of those that are there the host of the first failure, else the first one of the last round, or by index where there
-/// was none.
-std::string Rendezvous::reporter(const Verdict& verdict) const {
-  if (!verdict.failures.empty()) {
-    const std::string& host = verdict.failures[root_cause(verdict.failures)].host;
-    if (members_.has_host(host)) return host;
-  }
-  const auto place = [](const Member& member) {
-    const int index = member.join->group_rank ? member.join->group_rank->value() : nodes_max;
-    return std::pair{member.round ? -member.round->value() : 1, member.round ? member.seat.group_rank.value() : index};
-  };
-  const Member* first = nullptr;
-  for (const auto& [node, slot] : members_.slots()) {
-    const Member& member = members_.at(slot);
-    if (!member.round && !member.join->group_rank) continue;
-    if (!first || place(member) < place(*first)) first = &member;
-  }
-  return first ? first->join->host : "";
-}
-
 void Rendezvous::end(Verdict verdict, TimePoint now) {
   changed();
   note(JobConcluded{verdict.exit_code, verdict.reason});
   phase_ = Phase::ended;
   planned_ = false;
-  verdict.reporter = reporter(verdict);
+  verdict.reporter = reporter(members_, verdict.failures, FirstReporter::nobody, now);
   verdict_ = told_verdict(std::move(verdict), members_.slots().size());
   forget_at_ = now + settings_.verdict_kept;
   expect_late(now);

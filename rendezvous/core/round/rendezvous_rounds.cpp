@@ -23,11 +23,13 @@ std::string describe(const WorkerFailure& failure) {
 
 /// How a job ends that is not to begin without nodes on which no worker can run: as the first of them says.
 int code_without_missed(const Membership& members) {
+  const Member* first = nullptr;
   for (const auto& [node, slot] : members.slots()) {
     const Member& member = members.at(slot);
-    if (member.stage == Member::Stage::ready && member.is_missed()) return member.join->needed_code;
+    const bool missed = member.stage == Member::Stage::ready && member.is_missed();
+    if (missed && (!first || member.seniority < first->seniority)) first = &member;
   }
-  return exit_code::too_few;
+  return first ? first->join->needed_code : exit_code::too_few;
 }
 
 }  // namespace
@@ -92,7 +94,10 @@ void Rendezvous::end_for_too_few(TimePoint now) {
 
 /// There is a node without which there is to be no job, and on which no worker can run. One that has begun has done so
 /// without it.
-bool Rendezvous::may_not_begin() const { return !formed_once_ && members_.missed() > 0; }
+bool Rendezvous::may_not_begin() const { return !has_begun() && members_.missed() > 0; }
+
+/// A round has run, by what agents tell where we remember none.
+bool Rendezvous::has_begun() const { return formed_once_ || (learning_ && told_round_); }
 
 void Rendezvous::try_form(TimePoint now) {
   const int waiting = members_.ready() + members_.aside() + members_.unfit() + members_.drained();

@@ -116,12 +116,15 @@ void Rendezvous::tell_roster(TimePoint now) {
   if (!roster_at_ || now < *roster_at_) return;
   roster_at_.reset();
   roster_told_at_ = now;
+  // A node without which there was to be no job takes this for the word that there is none yet. It is told so when no
+  // round can be running any more that we have not heard of: the line is another then.
+  const bool may_have_begun = has_begun() || others_may_come_back(now);
+  if (may_have_begun && !has_begun() && members_.missed() > 0) arm_roster();
   std::string text = roster(now);
   if (text == last_roster_) return;
   for (const auto& [node, slot] : members_.slots()) {
     const Member& member = members_.at(slot);
-    // A node without which there was to be no job takes this for the word that there is none yet.
-    if (member.stage == Stage::ready && !(formed_once_ && member.is_missed())) tell(member, Waiting{text});
+    if (member.stage == Stage::ready && !(may_have_begun && member.is_missed())) tell(member, Waiting{text});
   }
   note(RosterChanged{text});
   last_roster_ = std::move(text);

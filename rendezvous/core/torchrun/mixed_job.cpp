@@ -8,9 +8,10 @@
 
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/link/plausible.hpp"
+#include "rendezvous/core/membership/reporter.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
-#include "rendezvous/core/torchrun/mixed_round.hpp"
-#include "rendezvous/core/torchrun/mixed_static.hpp"
+#include "rendezvous/core/torchrun/torchrun_care.hpp"
+#include "rendezvous/core/torchrun/torchrun_static.hpp"
 
 namespace torchup {
 namespace {
@@ -33,72 +34,6 @@ std::int64_t pid_of(const NodeId& node) {
 }
 
 }  // namespace
-
-// ---- before the job is mixed
-
-bool MixedJob::is_static(const Rendezvous& pure) {
-  if (pure.phase() != Rendezvous::Phase::gathering) return false;
-  const Membership& members = pure.members();
-  return std::ranges::any_of(members.slots(),
-                             [&](const auto& entry) { return members.at(entry.second).join->group_rank.has_value(); });
-}
-
-bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) {
-  if (active_ || pure.verdict()) return false;
-  if (pure.member_count() == 0) return false;
-  if (pure.phase() != Rendezvous::Phase::gathering && pure.member_count() >= pure.terms()->max_nodes) return false;
-  if (is_static(pure)) {
-    const int nodes = pure.terms()->max_nodes;
-    return pure.member_count() < nodes && static_torchrun_waits(store, run_id_, nodes);
-  }
-  const auto text = store.find(torchrun_state_key(run_id_));
-  if (!text || !*text || **text == torchrun_no_state) return false;
-  const std::size_t hash = std::hash<std::string_view>{}(**text);
-  if (hash == refused_) return false;  // it was read once, and costs as much each time
-  const auto state = torchrun_state_in(**text);
-  const bool meets = state && !state->closed && !state->last_heartbeats.empty();
-  if (!meets) refused_ = hash;
-  return meets;
-}
-
-std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint now) {
-  active_ = true;
-  static_ = is_static(pure);
-  now_ = now;
-  JobPeople people = pure.people();
-  terms_ = std::move(people.terms);
-  facts_ = std::move(people.facts);
-  members_ = std::move(people.members);
-  ended_ = std::move(people.ended);
-  lost_agents_ = std::move(people.lost);
-  last_round_ = people.last_round;
-  if (static_) {
-    plays_ = std::make_unique<MixedStatic>(run_id_);
-  } else {
-    plays_ = std::make_unique<MixedRound>(run_id_);
-  }
-  note(TorchrunCame{});
-  std::vector<Slot> all;
-  for (const auto& [node, slot] : members_.slots()) all.push_back(slot);
-  std::ranges::sort(all, {}, [&](Slot slot) { return members_.at(slot).seniority; });
-  const auto running = pure.running();
-  for (const Slot slot : all) {
-    const Member& member = members_.at(slot);
-    const bool busy = running && member.in_round();
-    if (member.peer && !busy && member.stage != Member::Stage::stopping) {
-      Join join = *member.join;
-      join.terms = *terms_;
-      take_part(slot, join, now);
-      continue;
-    }
-    if (member.peer && busy) {
-      actions_.push_back(
-          Tell{*member.peer, StopWorkers{*running, StopCause::membership_change, "a torchrun agent joins the job"}});
-    }
-    members_.remove(slot);  // it joins when its workers have stopped, or comes back by another connection
-  }
-  return std::exchange(actions_, {});
-}
 
 // ---- from then on
 
@@ -376,18 +311,28 @@ void MixedJob::hear(MixedParts::Told told) {
   if (found == parts_.end()) return;
   const auto& [slot, part] = *found;
   auto* const end = std::get_if<End>(&told.message);
-  if (end) end->verdict = told_verdict(std::move(end->verdict), members_.slots().size());
-  if (end && !part.leaves_alone) conclude(end->verdict);
+  if (end) {
+    end->verdict = part.leaves_alone ? told_verdict(std::move(end->verdict), members_.slots().size())
+                                     : conclude(std::move(end->verdict));
+  }
   if (const auto* placed = std::get_if<Placed>(&told.message)) {
+    Member& member = members_.at(slot);
+    member.round = placed->placement.round;
+    member.seat.group_rank = placed->placement.group_rank;
     last_round_ = std::max(last_round_, placed->placement.round);
   }
   tell(slot, std::move(told.message));
 }
 
-void MixedJob::conclude(const Verdict& verdict) {
+/// That the job ends so for all, and what they are told: one of ours has the report.
+Verdict MixedJob::conclude(Verdict verdict) {
+  verdict.reporter =
+      outcome_ ? outcome_->reporter : reporter(members_, verdict.failures, FirstReporter::longest_present, now_);
+  verdict = told_verdict(std::move(verdict), members_.slots().size());
   if (outcome_ != verdict) note(JobConcluded{verdict.exit_code, verdict.reason});
   if (!outcome_) outcome_ = verdict;
   if (verdict.exit_code != 0 && !verdict_) verdict_ = verdict;
+  return verdict;
 }
 
 void MixedJob::tell(Slot slot, CoordinatorMessage message) {

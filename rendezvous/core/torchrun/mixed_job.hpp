@@ -93,7 +93,7 @@ class MixedJob {
   void note_lost(Slot slot, const std::string& why, TimePoint now);
   void take_turn(TorchrunStore& store, TimePoint now, UtcTime utc);
   void hear(MixedParts::Told told);
-  void conclude(const Verdict& verdict);
+  Verdict conclude(Verdict verdict);
   void tell(Slot slot, CoordinatorMessage message);
   [[nodiscard]] Part* part_of(Peer peer);
   [[nodiscard]] const Part* part_that_lives() const;

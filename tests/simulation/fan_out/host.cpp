@@ -12,6 +12,8 @@ namespace {
 constexpr Duration link_ended_limit = 5s, silent_limit = 20s;
 /// Of a lease of 10 s nine are left to an agent, and one of them may have passed since its last keep-alive.
 constexpr Duration short_cut = 7s;
+/// What was held in both directions has come, and so have the answers to it.
+constexpr Duration answered_within = 100ms;
 
 }  // namespace
 
@@ -88,10 +90,13 @@ void SimulatedHost::kill_agent() {
 void SimulatedHost::cut() {
   if (wire_->is_cut()) return;
   world_.say(name_ + ": its link is cut");
+  // What lay between two cuts may be too short for an answer: then they are as one.
+  if (world_.now() > wire_->healed_at() + answered_within) cut_since_ = world_.now();
   wire_->cut();
   ++cuts_;
   watch_cut();
-  world_.after(short_cut, [this, number = cuts_] { was_cut_ = was_cut_ || (wire_->is_cut() && number == cuts_); });
+  world_.at(cut_since_ + short_cut,
+            [this, number = cuts_] { was_cut_ = was_cut_ || (wire_->is_cut() && number == cuts_); });
 }
 
 /// Where both sides are there and one cut lasts as long, each gives the other up.

@@ -113,6 +113,7 @@ class SimulatedHost {
   bool agent_ending_ = false;
   int workers_number_ = 0;  ///< counts starts and stops: what belongs to former workers does nothing
   int cuts_ = 0;
+  TimePoint cut_since_{};
   bool was_cut_ = false;  ///< once, for so long that an agent may lose its coordinator
 };
 

@@ -19,8 +19,8 @@ const std::string asked = R"(Current thread 0x00007f90240976c0 (most recent call
 Thread 0x00007f90248986c0 (most recent call first):
   File "/home/user/loader.py", line 4 in read_shard
   File "/home/user/loader.py", line 6 in <lambda>
-  File "/root/.pyenv/versions/3.11.7/lib/python3.11/threading.py", line 982 in run
-  File "/root/.pyenv/versions/3.11.7/lib/python3.11/threading.py", line 1002 in _bootstrap
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
 
 Thread 0x00007f90255fdb80 (most recent call first):
   File "/home/user/data.py", line 88 in read_shard

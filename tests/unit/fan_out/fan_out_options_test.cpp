@@ -168,3 +168,11 @@ TEST_CASE("the front's result is that of all hosts", "[unit][fan_out]") {
   REQUIRE((read["hosts"][0]["host"] == "b" && read["hosts"][1]["host"] == "c"));
   REQUIRE_FALSE(read["hosts"][1].contains("old"));
 }
+
+TEST_CASE("the front's result is not told by a host that has left", "[unit][fan_out]") {
+  using nlohmann::json;
+  const std::string left = "{\n \"reason\": \"left\"\n}\n", over = "{\n \"reason\": \"over\"\n}\n";
+  const json read = json::parse(fan_out_result(0, {{"a", left, true}, {"b", "half {"}, {"c", over}, {"d", left}}));
+  REQUIRE((read["reason"] == "over" && read["hosts"].size() == 3 && read["hosts"][0]["host"] == "a"));
+  REQUIRE(json::parse(fan_out_result(143, {{"a", left, true}, {"b", over, true}}))["reason"] == "left");
+}

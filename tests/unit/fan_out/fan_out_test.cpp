@@ -387,6 +387,31 @@ TEST_CASE("hosts that are discovered come and go", "[unit][fan_out]") {
   }
 }
 
+TEST_CASE("who has left is told from who was there at the end", "[unit][fan_out]") {
+  Front front{discovering()};
+  front.step(fan::Begin{});
+  front.step(fan::Listed{hosts({"a", "b", "c"})});
+  for (std::uint64_t link = 0; link < 3; ++link) front.hello(link);
+  const auto has_left = [&front](std::uint64_t link, int code) {
+    for (const fan::Action& action : front.machine.step(fan::EndCame{HostLink{link}, code}, front.now)) {
+      if (const auto* close = std::get_if<fan::Close>(&action)) return close->left;
+    }
+    FAIL("nothing is closed");
+    return false;
+  };
+  SECTION("though it ends after the verdict") {
+    front.step(fan::Listed{hosts({"b", "c"})});
+    front.step(fan::JobOver{0});
+    REQUIRE(has_left(0, 143));
+  }
+  SECTION("or by itself") {
+    REQUIRE(has_left(0, 65));
+    front.step(fan::JobOver{0});
+  }
+  REQUIRE_FALSE(has_left(1, 0));
+  REQUIRE_FALSE(has_left(2, 0));
+}
+
 TEST_CASE("a host that goes while its workers save has as long as they take", "[unit][fan_out]") {
   FanOutSettings settings = discovering();
   settings.drain_signals = {SIGUSR1};
@@ -401,6 +426,13 @@ TEST_CASE("a host that goes while its workers save has as long as they take", "[
   SECTION("until the job is over") {
     front.step(fan::JobOver{75});
     REQUIRE(front.pass(settings.end_told) == "warning: waiting for agents that have been told to end: a, b\n");
+  }
+  SECTION("and the job is not without a host meanwhile") {
+    front.ended(1, 143);
+    REQUIRE(front.pass(settings.join_timeout + 1h).find("error") == std::string::npos);
+    front.ended(0, 143);
+    REQUIRE(front.pass(settings.join_timeout - 1ns).find("error") == std::string::npos);
+    REQUIRE(front.pass(1ns).find("error: no host is there within the join timeout") != std::string::npos);
   }
   SECTION("and is as any other when it comes back") {
     front.ended(0, 143);

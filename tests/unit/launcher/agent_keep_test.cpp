@@ -201,8 +201,13 @@ TEST_CASE("nobody is kept where no round follows", "[unit][agent][keep]") {
   }
   SECTION("when this node is fenced") {
     Keeping job;
+    if (GENERATE(false, true)) {
+      job.step(FromCoordinator{stopped(0, StopCause::membership_change)});
+      job.parks(0);
+    }
     const auto over = job.step(FromCoordinator{stopped(0, StopCause::fenced)});
     CHECK_FALSE(find<EndRound>(over));
+    CHECK_FALSE(find<SignalWorkers>(over));
     CHECK(*find<KillWorkers>(over) == KillWorkers{ranks({0, 1, 2}), true});
   }
   SECTION("by torchrun's agents") {

@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <optional>
 #include <utility>
 
 #include "tests/unit/launcher/running_agent.hpp"
@@ -116,10 +117,27 @@ TEST_CASE("a membership change is no failure and gets a log folder of its own", 
 }
 
 TEST_CASE("a fenced agent kills without grace", "[unit][agent]") {
-  Running job;
+  Running job{two_workers(1)};
   StopWorkers stop;
   stop.cause = StopCause::fenced;
-  REQUIRE(find<KillWorkers>(job.agent.step(FromCoordinator{stop}, t0 + 1s)));
+  std::vector<LocalRank> alive = both;
+  int after_signal = 0;
+  SECTION("whose workers run") {}
+  SECTION("that stops them already, after a failure") {
+    job.agent.step(ended(0, 3), t0);
+    alive = {LocalRank{1}};
+    after_signal = SIGTERM;
+  }
+  const auto fenced = job.agent.step(FromCoordinator{stop}, t0 + 1s);
+  REQUIRE(find<KillWorkers>(fenced)->workers == alive);
+  REQUIRE(find_event<event::WorkerKilled>(fenced)->after_signal == after_signal);
+  REQUIRE_FALSE(find<SignalWorkers>(fenced));
+  const auto deadline = job.agent.deadline();
+  const bool told = GENERATE(true, false);
+  const auto after = told ? job.agent.step(FromCoordinator{End{verdict(143)}}, t0 + 2s)
+                          : job.agent.step(CoordinatorLost{67, "gone"}, t0 + 2s);
+  REQUIRE_FALSE(find<SignalWorkers>(after));
+  REQUIRE(job.agent.deadline() == deadline);
 }
 
 TEST_CASE("a node on which no worker can run says so to all, and starts none", "[unit][agent]") {
@@ -149,42 +167,126 @@ TEST_CASE("a node on which no worker can run says so to all, and starts none", "
   REQUIRE(find<Finish>(agent.step(FromCoordinator{End{verdict(66)}}, t0 + 4s))->verdict.exit_code == 66);
 }
 
-TEST_CASE("a node on which no worker can run ends no job that has begun without it", "[unit][agent]") {
-  LaunchConfig config = two_workers(1);
-  config.terms.max_nodes = 2;
-  config.terms.last_call = 1s;
-  config.gives_up = "of the 2 tasks on this node these have not come";
-  rendezvous_job::Job job{config.terms};
-  job.join("a");
-  job.pass(t0 + 1s);
-  job.say("a", StoreReady{Round{0}, Port{4000}});
-  Agent agent{config, AgentIdentity{NodeId{"n"}, "b", {}, {}}};
-  const Peer a = job.peer_of.at("a"), b = job.connect("b");
-  // What the agent does about whatever it is told then.
-  const auto pass = [&](const RendezvousEvent& event) {
+namespace {
+
+/// A job of a, whose round runs, and b, on which no worker can run: that one has its agent.
+struct BegunWithout {
+  BegunWithout() {
+    job.join("a");
+    job.pass(t0 + 1s);
+    job.say("a", StoreReady{Round{0}, Port{4000}});
+    joined = *find_sent<Join>(agent.step(Begin{}, job.now));
+    job.connect("b");
+    hear(Said{peer("b"), joined});
+  }
+  static LaunchConfig config() {
+    LaunchConfig config = two_workers(1);
+    config.terms.max_nodes = 2;
+    config.terms.last_call = 1s;
+    config.gives_up = "of the 2 tasks on this node these have not come";
+    return config;
+  }
+  [[nodiscard]] Peer peer(const std::string& name) const { return job.peer_of.at(name); }
+  /// What the agent does about whatever it is told then.
+  std::vector<AgentAction> hear(const RendezvousEvent& event) {
     std::vector<AgentAction> done = agent.step(Wake{}, job.now);
     for (const RendezvousAction& action : job.rendezvous.step(event, job.now)) {
       const auto* tell = std::get_if<Tell>(&action);
-      if (!tell || tell->peer != b) continue;
+      if (!tell || tell->peer != peer("b")) continue;
       for (AgentAction& next : agent.step(FromCoordinator{tell->message}, job.now)) done.push_back(std::move(next));
     }
-    REQUIRE_FALSE(find_sent<Leave>(done));
+    if (const Leave* leave = find_sent<Leave>(done)) {
+      left_at = job.now;
+      hear(Said{peer("b"), Leave{*leave}});
+    }
     return done;
-  };
-  const auto begun = agent.step(Begin{}, job.now);
-  pass(Said{b, *find_sent<Join>(begun)});
+  }
+  void pass(Duration duration) {
+    for (const TimePoint until = job.now + duration; job.now < until;) {
+      job.now += 100ms;
+      for (const auto& [name, peer] : job.peer_of) hear(Alive{peer});
+    }
+  }
+  /// It remembers nothing, and b is the first to come back.
+  void coordinator_restarts() {
+    job.now += 1s;
+    job.rendezvous = Rendezvous{{.started = job.now}};
+    job.peer_of.clear();
+    job.connect("b");
+    hear(Resumed{peer("b"), {.join = joined}});
+  }
+  void a_comes_back(Resume::Stage stage) {
+    const Placement place{.round = Round{0},
+                          .group_world_size = 1,
+                          .world_size = 2,
+                          .role_world_size = 2,
+                          .master_addr = "10.0.0.1",
+                          .master_port = Port{4000}};
+    job.connect("a");
+    hear(Resumed{peer("a"), {.join = job.join_of("a"), .stage = stage, .placement = place}});
+  }
+
+  rendezvous_job::Job job{config().terms};
+  Agent agent{config(), AgentIdentity{NodeId{"n"}, "b", {}, {}}};
+  Join joined;
+  std::optional<TimePoint> left_at;
+};
+
+}  // namespace
+
+TEST_CASE("a node on which no worker can run ends no job that has begun without it", "[unit][agent]") {
+  BegunWithout begun;
   WorkersFailed failed{.round = Round{0}};
   failed.failures.push_back({.exit_code = 3, .host = "a"});
-  pass(Said{a, failed});
-  while (job.now < t0 + 20s) {  // it takes its time to stop its workers
-    job.now += 100ms;
-    pass(Alive{a});
-    pass(Alive{b});
+  begun.hear(Said{begun.peer("a"), failed});
+  begun.pass(20s);  // it takes its time to stop its workers
+  REQUIRE(begun.job.rendezvous.restart_count() == 1);
+  begun.hear(Said{begun.peer("a"), begun.job.join_of("a")});
+  REQUIRE(begun.job.rendezvous.phase() == Rendezvous::Phase::hosting);
+  REQUIRE_FALSE(begun.left_at);
+  const auto end = begun.hear(Said{begun.peer("a"), Leave{.exit_code = 130}});
+  REQUIRE(find<Finish>(end)->verdict.exit_code == 130);
+}
+
+TEST_CASE("nor does it where the coordinator has forgotten that the job has begun", "[unit][agent]") {
+  BegunWithout begun;
+  begun.coordinator_restarts();
+  const TimePoint restarted = begun.job.now;
+  const Rendezvous& rendezvous = begun.job.rendezvous;
+  SECTION("and hears of the round only when that node would have ended it") {
+    begun.pass(GENERATE(1500ms, 4s));
+    begun.a_comes_back(Resume::Stage::running);
+    begun.pass(60s);
+    REQUIRE(rendezvous.phase() == Rendezvous::Phase::running);
+    REQUIRE_FALSE(begun.left_at);
+    SECTION("though a user may end it there") {
+      begun.hear(Said{begun.peer("b"), Leave{.exit_code = 130}});
+      REQUIRE(rendezvous.verdict()->exit_code == 130);
+    }
   }
-  REQUIRE(job.rendezvous.restart_count() == 1);
-  pass(Said{a, job.join_of("a")});
-  REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::hosting);
-  REQUIRE(find<Finish>(pass(Said{a, Leave{.exit_code = 130}}))->verdict.exit_code == 130);
+  SECTION("and hears that a round is over") {
+    begun.pass(500ms);
+    begun.a_comes_back(Resume::Stage::stopping);
+    begun.pass(60s);
+    begun.hear(Said{begun.peer("a"), begun.job.join_of("a")});
+    begun.pass(begun.config().terms.last_call);
+    REQUIRE(rendezvous.phase() == Rendezvous::Phase::hosting);
+    REQUIRE_FALSE(begun.left_at);
+  }
+  SECTION("and hears of it when that node has been told that there is none") {
+    begun.pass(return_limit_default + decline_patience / 2);
+    begun.a_comes_back(Resume::Stage::running);
+    begun.pass(2 * decline_patience);
+    REQUIRE(begun.left_at);
+    REQUIRE(rendezvous.phase() == Rendezvous::Phase::running);
+    REQUIRE(rendezvous.member_count() == 1);
+  }
+  SECTION("but it does where no round is heard of while one may be running") {
+    begun.pass(return_limit_default + 2 * decline_patience);
+    REQUIRE(begun.left_at);
+    REQUIRE(*begun.left_at >= restarted + return_limit_default + decline_patience);
+    REQUIRE(rendezvous.verdict()->exit_code == begun.config().gives_up_code);
+  }
 }
 
 TEST_CASE("who leaves others alone says so at the end", "[unit][agent]") {
@@ -236,6 +338,30 @@ TEST_CASE("a lost coordinator stops the workers and gives its own code", "[unit]
   static_cast<void>(job.agent.step(ended(0, -SIGTERM), t0));
   static_cast<void>(job.agent.step(ended(1, -SIGTERM), t0));
   REQUIRE(find<Finish>(job.agent.step(DescendantsGone{}, t0))->verdict.exit_code == 67);
+}
+
+TEST_CASE("who has lost the coordinator reports that, and not what it ended itself", "[unit][agent]") {
+  Running job{two_workers(1)};
+  const bool fails = GENERATE(true, false);
+  const int code = GENERATE(67, 68);
+  StopWorkers stop;
+  stop.cause = StopCause::fenced;
+  if (fails) job.agent.step(ended(0, 3), t0);
+  job.agent.step(FromCoordinator{stop}, t0);
+  for (int i = fails ? 1 : 0; i < 2; ++i) job.agent.step(ended(i, -SIGKILL), t0);
+  REQUIRE(find_sent<Join>(job.agent.step(DescendantsGone{}, t0)));
+  const auto over = job.agent.step(CoordinatorLost{code, "was not reached"}, t0 + 8s);
+  const Verdict& end = find<Finish>(over)->verdict;
+  REQUIRE(end.reason == "was not reached");
+  REQUIRE(end.failures.size() == (fails ? 1U : 0U));
+  if (fails) REQUIRE(end.failures.front().exit_code == 3);
+  REQUIRE(end.reporter == (code == 67 ? "host" : ""));
+}
+
+TEST_CASE("who finds no coordinator before its first round does not claim the report", "[unit][agent]") {
+  Agent agent{two_workers(), AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  agent.step(Begin{}, t0);
+  REQUIRE(find<Finish>(agent.step(CoordinatorLost{67, "was not reached"}, t0))->verdict.reporter.empty());
 }
 
 TEST_CASE("a program that cannot be started is no reason for another attempt", "[unit][agent]") {

@@ -187,18 +187,25 @@ TEST_CASE("who is said to have the report has it", "[unit][report]") {
   }
 }
 
-TEST_CASE("who has the report writes the files that nodes share, unless the job may go on without it",
-          "[unit][report]") {
+TEST_CASE("who leaves has the report where it is told so, unless the job may go on without it", "[unit][report]") {
   const Teller first{"node0", "node0", true}, second{"node1", "node0", false};
+  const auto leaves = [](Teller teller) {
+    teller.left = true;
+    return teller;
+  };
   Verdict stopped{.exit_code = 143, .reason = "got SIGTERM"};
-  CHECK(writes_shared_files(stopped, first, false));
-  CHECK_FALSE(writes_shared_files(stopped, second, false));
-  CHECK_FALSE(writes_shared_files(stopped, first, true));
-  stopped.reporter = "node1";
-  for (const bool left : {true, false}) {
-    CHECK(writes_shared_files(stopped, second, left));
-    CHECK_FALSE(writes_shared_files(stopped, first, left));
+  CHECK(has_report(stopped, first));
+  CHECK_FALSE(has_report(stopped, second));
+  for (const Teller& teller : {leaves(first), leaves(second)}) {
+    CHECK_FALSE(has_report(stopped, teller));
+    CHECK(words_of_bystander(stopped, 143, teller) == "exit code 143: got SIGTERM");
   }
+  stopped.reporter = "node1";
+  for (const Teller& teller : {second, leaves(second)}) {
+    CHECK(has_report(stopped, teller));
+    CHECK_FALSE(words_of_bystander(stopped, 143, teller));
+  }
+  for (const Teller& teller : {first, leaves(first)}) CHECK_FALSE(has_report(stopped, teller));
 }
 
 TEST_CASE("signals and the exit codes that stand for them", "[unit][report]") {

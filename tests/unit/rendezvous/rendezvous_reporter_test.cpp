@@ -70,10 +70,57 @@ TEST_CASE("the report of a failure is its host's, where that is still there", "[
   }
 }
 
+TEST_CASE("the report is that of a node that can hear that it has it", "[unit][rendezvous]") {
+  Job job = running_job(3, {.min_nodes = 1, .max_nodes = 3, .last_call = 1s, .lease = 10s});
+  const auto silent_but = [&](const std::string& names) {
+    job.now += 4s;
+    for (const char name : names) job.alive(std::string(1, name));
+  };
+  SECTION("the second, where the first one is silent") {
+    silent_but("bc");
+    job.say("c", interrupted);
+    REQUIRE(reporter(job) == "b");
+  }
+  SECTION("or cut off") {
+    job.gone("a", false);
+    job.say("c", interrupted);
+    REQUIRE(reporter(job) == "b");
+  }
+  SECTION("the first one, where the failure's is silent") {
+    silent_but("ab");
+    job.say("b", failed_on("c"));
+    REQUIRE(reporter(job) == "a");
+  }
+  SECTION("or cut off") {
+    job.gone("c", false);
+    job.say("b", failed_on("c"));
+    REQUIRE(reporter(job) == "a");
+  }
+  SECTION("a spare's, where nobody of the round can") {
+    job.join("d");
+    silent_but("d");
+    job.say("d", interrupted);
+    REQUIRE(reporter(job) == "d");
+  }
+  SECTION("and where nobody can, it is the one's that would have it") {
+    silent_but("");
+    const bool fails = GENERATE(true, false);
+    job.step(Foretold{3, verdict_of(fails ? failed_on("c") : interrupted)});
+    REQUIRE(reporter(job) == (fails ? "c" : "a"));
+  }
+}
+
 TEST_CASE("a node that leaves others alone has no report, and the last one has it", "[unit][rendezvous]") {
   Job job = running_job(2, {.min_nodes = 1, .max_nodes = 2, .last_call = 1s});
   REQUIRE(reporter_for_leaver(job, "a").empty());
   REQUIRE(reporter_for_leaver(job, "b") == "b");
+}
+
+TEST_CASE("the last node has no report where others come in its place", "[unit][rendezvous]") {
+  Job job = running_job(1, {.min_nodes = 1, .max_nodes = 2});
+  const bool others_come = GENERATE(true, false);
+  job.step(Foretold{1, {}, others_come});
+  REQUIRE(reporter_for_leaver(job, "a") == (others_come ? "" : "a"));
 }
 
 TEST_CASE("before the first round the report is the first node's by index, where they have one", "[unit][rendezvous]") {

@@ -138,6 +138,19 @@ TEST_CASE("without a node that it needs a job does not begin, and ends with 66 w
     join.needed_code = 2;
     REQUIRE(job.say("b", join).find("a end 2: a node that the job needs is unfit: ") != std::string::npos);
   }
+  SECTION("of several with what the first of them says, whatever they are called") {
+    Job job{{.min_nodes = 8, .max_nodes = 8}};
+    int code = 2;
+    std::string lines;
+    for (const char* name : {"f", "b", "h", "d", "a", "g", "c", "e"}) {
+      job.connect(name);
+      Join join = unfit_join(job, name);
+      join.needed = true;
+      join.needed_code = code++;
+      lines = job.say(name, join);
+    }
+    REQUIRE(lines.find("f end 2: a node that the job needs is unfit: ") != std::string::npos);
+  }
   SECTION("else with the last one, though there are enough without it") {
     Job job{{.min_nodes = 1, .max_nodes = 2, .last_call = 1s}};
     join_needed(job, "b");
@@ -163,6 +176,21 @@ TEST_CASE("without a node that it needs a job does not begin, and ends with 66 w
     job.gone("b");
     REQUIRE(job.join("a") == "a host store of round 1\n");
   }
+}
+
+TEST_CASE("a node that is needed and finds that out too late leaves alone", "[unit][unfit]") {
+  Job job = running_job(1, {.min_nodes = 1, .max_nodes = 2, .last_call = 1s});
+  const bool hosts = GENERATE(false, true);
+  const int code = GENERATE(2, 130);
+  job.connect("b", "10.0.0.2", hosts);
+  Join join = unfit_join(job, "b");
+  join.needed = true;
+  join.needed_code = 2;
+  job.say("b", join);
+  REQUIRE(job.say("b", Leave{.exit_code = code, .reason = lost}).find(fmt::format("b end {}: ", code)) !=
+          std::string::npos);
+  // Others end with it where it hosts the coordinator, or its user has asked for that.
+  REQUIRE((job.rendezvous.phase() == Rendezvous::Phase::running) == (!hosts && code == 2));
 }
 
 TEST_CASE("that a node is needed outlives the coordinator", "[unit][unfit]") {

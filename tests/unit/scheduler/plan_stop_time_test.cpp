@@ -82,7 +82,7 @@ TEST_CASE("a time that is not known, or over too soon, is refused before the sta
   REQUIRE_THAT(why_not({{}, {{"stop-before", "5m"}, {"deadline", "-1"}}}), Contains("--deadline=-1"));
   REQUIRE(why_not({{}, {{"stop-before", "5m"}, {"deadline", "8589934592"}}}) == "none");
   REQUIRE_THAT(why_not({{}, {{"stop-before", "5m"}, {"deadline", "8589934593"}}}), Contains("is no time in seconds"));
-  REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "2h"}}}), Contains("3600 s (squeue)"));
+  REQUIRE_THAT(why_not({slurm_batch(), {{"stop-before", "2h"}}}), Contains("3600 s (squeue)"));
   REQUIRE_THAT(why_not({slurm_batch(), {{"stop-before", "5m"}}, "INVALID\n"}), Contains("squeue says 'INVALID'"));
   REQUIRE_THAT(why_not({slurm_batch(), {{"stop-before", "5m"}}, "", false}),
                Contains("squeue, which tells it, is not"));
@@ -110,6 +110,15 @@ TEST_CASE("where the first of several nodes does not know it, that one tells the
   REQUIRE(told.gives_up_code == 2);
   REQUIRE_THAT(plan({first, {{"stop-before", "5m"}}, "", false}).gives_up, Contains("squeue, which tells it, is not"));
   REQUIRE(plan({first, {{"stop-before", "5m"}}}).gives_up.empty());
+}
+
+TEST_CASE("a node whose time is over too soon tells the others so, who may not know it", "[unit][scheduler]") {
+  for (const Texts& node : {slurm_step({{"SLURM_NODEID", "0"}, {"SLURMD_NODENAME", "n1"}}), slurm_step()}) {
+    const LaunchConfig told = plan({node, {{"stop-before", "2h"}}});
+    REQUIRE_THAT(told.gives_up, Contains("longer than what is left of the time, 3600 s (squeue)"));
+    REQUIRE(told.gives_up_code == 2);
+    REQUIRE_FALSE(told.stop_before);
+  }
 }
 
 TEST_CASE("node 0 puts the job back into the queue", "[unit][scheduler]") {

@@ -102,7 +102,7 @@ TEST_CASE("before it acts it is asked again when the time ends", "[unit][schedul
   SECTION("no answer: what was known stands") { REQUIRE(time.due(t0 + 55min) == Due::stopping); }
 }
 
-TEST_CASE("another node's clock may be ahead, and where it is by much, its end is the newer one", "[unit][scheduler]") {
+TEST_CASE("another node's clock may be ahead: by much, and its end is the newer one", "[unit][scheduler]") {
   const TimePoint t0{};
   StopTime time{5min, 25s, false};
   time.know(t0 + 1h);

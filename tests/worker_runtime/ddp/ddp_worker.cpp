@@ -23,6 +23,9 @@ void shapes(torchup::ProcessGroup& group, Words words) {
   if (what == "frozen") net->register_parameter("frozen", torch::ones({odd ? 5 : 4}), /*requires_grad=*/false);
   if (what == "buffer") net->register_buffer("table", torch::ones({odd ? 5 : 4}));
   if (odd && what == "more") net->register_buffer("table", torch::ones({4}));
+  // Who finds a difference ends, also while another one still connects with it.
+  if (group.store()->add("connected", 1) == group.size()) group.store()->set("all connected", std::string{"1"});
+  group.store()->wait({"all connected"});
   std::cout << error_of([&] { torchup::DistributedDataParallel ddp(net, group); }) << std::endl;
 }
 
