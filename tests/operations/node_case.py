@@ -5,10 +5,12 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 
 from ctl_case import Ctl
+from ranks import free_port
 from waiting import until
 
 TORCHUP = os.path.abspath(sys.argv.pop(1))
@@ -16,6 +18,27 @@ LIMIT_S = 60
 # $$$$: of two dollars torchup makes one, as torchrun.
 WAITS = ("touch $0/started.$RANK.$TORCHELASTIC_RESTART_COUNT.$$$$; while [ ! -e $0/go ]; do sleep 0.02; done; "
          "exit ${CODE:-0}")
+
+
+def has_native_stack(case, text, rank, thread, function):
+    """Whether the rank's part of the text has that thread with that function in one of its frames."""
+    if "install libdw1" in text:
+        case.skipTest("no libdw.so.1")
+    part = re.search(rf"(?ms)^rank {rank}, .*?(?=^rank |\Z)", text)
+    return part and re.search(rf"(?m)^  native thread \d+, {thread}\n(    .*\n)*?    .*{function}", part[0])
+
+
+class SocketConnection(http.client.HTTPConnection):
+    """By a unix socket."""
+
+    def __init__(self, path):
+        super().__init__("localhost", timeout=LIMIT_S)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(LIMIT_S)
+        self.sock.connect(str(self.path))
 
 
 class Node(Ctl):
@@ -75,3 +98,46 @@ class Node(Ctl):
             return answer.status, answer.read().decode(), answer.headers
         finally:
             connection.close()
+
+    def order(self, path, folder=None, **body):
+        """Posts to the only socket of the folder: status, and the answer's `error`, empty where there is none."""
+        own, = (folder or self.sockets).glob("*.sock")
+        connection = SocketConnection(own)
+        try:
+            connection.request("POST", path, body=json.dumps(body), headers={"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read()).get("error", {})
+        finally:
+            connection.close()
+
+
+class Nodes(Node):
+    """Agents of one job, each with a folder of its own for its socket."""
+
+    names = ("host", "other")
+    run_id = "pair/1"
+
+    def setUp(self):
+        super().setUp()
+        self.doors = {}
+        for name in self.names:
+            folder = self.folder / f"sockets.{name}"
+            folder.mkdir(mode=0o700)
+            self.doors[name] = {"TORCHUP_RUNTIME_DIR": str(folder)}
+
+    def agent(self, name, *words, nnodes="2", **more):
+        return self.torchup(f"--nnodes={nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}",
+                            f"--rdzv-id={self.run_id}", *words, sockets=self.doors[name]["TORCHUP_RUNTIME_DIR"], **more)
+
+    def begin(self, *names, words=(), **more):
+        """Agents of these names, of which the first hosts the rendezvous."""
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        return [self.agent(name, f"--rdzv-conf=is_host={int(name == names[0])}", *words, **more) for name in names]
+
+    def events(self, name):
+        lines = self.ctl("events", "--json", code=0, **self.doors[name]).stdout.splitlines()
+        return [json.loads(line) for line in lines]
+
+    def running(self, name, ranks=2):
+        return self.status(lambda job: job["phase"] == "running" and job["ranks"].get("running") == ranks,
+                           "the job runs", **self.doors[name])

@@ -11,7 +11,7 @@ import stat
 import unittest
 import urllib.parse
 
-from node_case import LIMIT_S, Node
+from node_case import LIMIT_S, Node, has_native_stack
 from waiting import until
 
 
@@ -150,6 +150,21 @@ class Said(Node):
         self.assertNotIn("rank 0", alone)
         self.assertIn("rank 1", alone)
         self.ctl("stacks", "--rank", "7", code=1)
+
+    def test_native_frames_are_shown_to_who_asks_for_them(self):
+        self.torchup("--nproc-per-node=2", script="touch $0/started.$RANK.$$$$; exec sleep 1000")
+        self.started(2)
+        self.assertNotIn("native thread", self.ctl("stacks", code=0).stdout)
+        text = self.ctl("stacks", "--native", code=0).stdout
+        for rank in (0, 1):
+            self.assertTrue(has_native_stack(self, text, rank, "sleep", "nanosleep"), text)
+        alone = self.ctl("stacks", "--native", "--rank", "1", code=0).stdout
+        self.assertTrue(has_native_stack(self, alone, 1, "sleep", "nanosleep"), alone)
+        self.assertNotIn("rank 0", alone)
+        refused = self.ctl("stacks", "--native", "--rank", "2", code=1)
+        self.assertEqual(refused.stdout, "")
+        self.assertIn("rank 2", refused.stderr)
+        self.ctl("stacks", "--native", "--rank", "-1", code=2)
 
 
 class Port(Node):

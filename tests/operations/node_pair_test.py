@@ -6,54 +6,21 @@ usage: node_pair_test.py TORCHUPCTL TORCHUP TORCHUPD [unittest options]
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import unittest
 
-from node_case import LIMIT_S, Node
+from node_case import LIMIT_S, Node, Nodes, has_native_stack
 from torchupd import Torchupd
 from waiting import until
 
 TORCHUPD = os.path.abspath(sys.argv.pop(1))
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-class Nodes(Node):
-    """Two agents, each with a folder of its own for its socket: "host" and "other"."""
-
-    def setUp(self):
-        super().setUp()
-        self.doors = {}
-        for name in ("host", "other"):
-            folder = self.folder / f"sockets.{name}"
-            folder.mkdir(mode=0o700)
-            self.doors[name] = {"TORCHUP_RUNTIME_DIR": str(folder)}
-
-    def agent(self, name, *words, **more):
-        return self.torchup("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}", "--rdzv-id=pair/1",
-                            *words, sockets=self.doors[name]["TORCHUP_RUNTIME_DIR"], **more)
-
-    def events(self, name):
-        lines = self.ctl("events", "--json", code=0, **self.doors[name]).stdout.splitlines()
-        return [json.loads(line) for line in lines]
-
-    def running(self, name, **more):
-        return self.status(lambda job: job["phase"] == "running" and job["ranks"].get("running") == 2, "the job runs",
-                           **self.doors[name], **more)
-
-
 class Pair(Nodes):
     def start_both(self, *words, **more):
-        self.endpoint = f"127.0.0.1:{free_port()}"
-        self.host = self.agent("host", "--rdzv-conf=is_host=1", *words, **more)
-        self.other = self.agent("other", "--rdzv-conf=is_host=0", *words, **more)
+        self.host, self.other = self.begin("host", "other", words=words, **more)
         self.started(2)
 
     def test_each_node_tells_of_the_whole_job_and_names_its_own_launcher(self):
@@ -79,6 +46,19 @@ class Pair(Nodes):
             for rank in (0, 1):
                 self.assertRegex(text, rf"rank {rank}, pid \d+: sleeping")
             self.ctl("logs", "--rank", "2", code=1, **self.doors[name])
+
+    def test_native_frames_of_any_rank_are_one_question_away(self):
+        self.start_both(script="touch $0/started.$RANK.$$$$; exec sleep 1000")
+        for name, door in self.doors.items():
+            self.running(name)
+            for rank in (0, 1):
+                with self.subTest(name, rank=rank):
+                    text = self.ctl("stacks", "--native", "--rank", rank, code=0, **door).stdout
+                    self.assertEqual(text.count("\nrank ") + text.startswith("rank "), 1)
+                    self.assertTrue(has_native_stack(self, text, rank, "sleep", "nanosleep"), text)
+            refused = self.ctl("stacks", "--native", "--rank", "2", code=1, **door)
+            self.assertEqual(refused.stdout, "")
+            self.assertIn("rank 2", refused.stderr)
 
     def test_what_a_node_is_told_goes_for_the_job(self):
         for name in self.doors:
