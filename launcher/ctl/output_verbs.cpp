@@ -28,8 +28,9 @@ class LogReader {
       : target_{target}, rank_{rank}, stream_{std::move(stream)} {}
 
   int copy(bool follow) {
+    bool over = false;  // nothing more is written
     while (true) {
-      const bool waits = follow && at_end_;
+      const bool waits = follow && begun_ && !over;
       const auto answer = ask(target_.door, {.target = place(waits)},
                               far_answer_limit + std::chrono::seconds{waits ? follow_wait_s : 0});
       if (!answer) return gone(trouble_of(target_.door, answer.error()), follow);
@@ -37,11 +38,13 @@ class LogReader {
       tell_of_loss(*answer);
       if (const int code = give(answer->body); code != CtlExit::done) return code;
       const std::uint64_t next = answer->offset.value_or(offset_ + answer->body.size());
-      at_end_ = answer->body.empty();
-      if (at_end_ && (!follow || !still_runs(target_))) return CtlExit::done;
-      if (!at_end_ && next <= offset_) return complain("the answers do not get on", CtlExit::nobody);
+      const bool at_end = answer->body.empty();
+      if (at_end && (!follow || over)) return CtlExit::done;
+      if (!at_end && next <= offset_) return complain("the answers do not get on", CtlExit::nobody);
       offset_ = std::max(offset_, next);
       begun_ = true;
+      // Between the answer and this question more may have been written: it is read once the end is known.
+      if (at_end) over = !still_runs(target_);
     }
   }
 
@@ -65,7 +68,6 @@ class LogReader {
   std::int64_t rank_;
   std::string stream_;
   std::uint64_t offset_ = 0;
-  bool at_end_ = false;
   bool begun_ = false;
 };
 

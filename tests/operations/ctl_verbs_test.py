@@ -268,6 +268,18 @@ class Output(Ctl):
         self.launcher(job)
         self.assertEqual(self.ctl("logs", "-f", code=0).stdout, "one\ntwo\n")
 
+    def test_with_f_what_was_written_before_the_end_was_told_is_not_lost(self):
+        content, job = bytearray(b"one\n"), Job()
+
+        def ended(request):
+            content.extend(b"last\n")
+            return response({**job.snapshot, **ENDED})
+
+        job.more.update({"": ended, "/ranks/0/log": lambda request: self.log(bytes(content))(request)})
+        launcher = self.launcher(job)
+        self.assertEqual(self.ctl("logs", "-f", code=0).stdout, "one\nlast\n")
+        self.assertNotIn("wait_s", launcher.requests[-1].query)
+
     def test_no_such_rank(self):
         self.launcher(Job())
         self.ctl("logs", "--rank", "99", code=1)

@@ -123,7 +123,8 @@ class Said(Node):
         until(lambda: os.read(following.stdout.fileno(), 1 << 20) == b"out 0\n", "it follows", LIMIT_S)
         (self.folder / "go").touch()
         self.assertEqual(agent.wait(LIMIT_S), 0)
-        self.assertEqual(following.wait(LIMIT_S), 0)
+        rest = following.communicate(timeout=LIMIT_S)[0]
+        self.assertEqual((rest, following.returncode), ("last 0\n", 0))
 
     def test_files_are_shown_through_all_attempts(self):
         agent = self.torchup("--log-dir", self.folder / "logs", "-r", "3",

@@ -142,7 +142,10 @@ void AgentOperations::happened(const LaunchEvent& event, std::string_view line) 
   }
   while (line.ends_with('\n')) line.remove_suffix(1);
   if (!onlookers_ || !told_elsewhere(event.body)) service_.happened(line);
-  if (std::holds_alternative<event::JobEnded>(event.body)) service_.ended(line);
+  if (std::holds_alternative<event::JobEnded>(event.body)) {
+    service_.ended(line);
+    workers_.job_ended();
+  }
   if (onlookers_ || !is_told_to_coordinator(event.body, is_first_)) return;
   if (AgentLink* const link = hooks_.link()) link->send(NodeEvent{std::string{line}});
 }
@@ -183,7 +186,9 @@ void AgentOperations::end_node(const std::string& by) {
 Task<> AgentOperations::finish() {
   Timer pause{loop_};
   const TimePoint until = std::chrono::steady_clock::now() + farewell;
-  while (is_followed() && std::chrono::steady_clock::now() < until) {
+  // One pause more than somebody was seen: who was answered in the last one has it sent in this.
+  for (bool followed = is_followed(); followed && std::chrono::steady_clock::now() < until;) {
+    followed = is_followed();
     pause.expires_after(farewell / 10);
     co_await pause.async_wait();
   }

@@ -39,7 +39,7 @@ class AgentOperations {
   /// As JobRecord tells it.
   void happened(const LaunchEvent& event, std::string_view line);
 
-  /// The job has ended here: whoever follows it is told so.
+  /// The job has ended here: whoever follows it, or a worker's log, is told all of it and so.
   Task<> finish();
   /// As JobRecord wants it.
   Task<std::optional<JobRecord::WholeLedger>> whole_ledger();

@@ -37,13 +37,21 @@ NodeService::NodeService(asio::io_context& loop, NodeServiceSettings settings, D
                                                                               {.events_max = agent_events_max}},
       http_{loop,
             [this](const OpsCall& call, HttpServer::Reply reply) {
-              if (onlookers_) return onlookers_->service().perform(call, std::move(reply));
-              service_.perform(call, std::move(reply));
+              OpsService& service = onlookers_ ? onlookers_->service() : service_;
+              service.perform(call, awaited(std::move(reply)));
             }},
       questions_{loop}, page_{loop, http_, {.access = access()}}, socket_{loop, http_, disk,
                                                                           static_cast<pid_t>(settings_.pid),
                                                                           hooks_.warn} {
   page_of_own_.set_name(settings_.name);
+}
+
+/// One that is dropped is awaited no more either.
+HttpServer::Reply NodeService::awaited(HttpServer::Reply reply) {
+  return [share = awaited_, reply = std::move(reply)](OpsReply given) mutable {
+    share.reset();
+    reply(std::move(given));
+  };
 }
 
 // ---- doors

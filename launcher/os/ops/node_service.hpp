@@ -69,8 +69,10 @@ class NodeService final : private OpsSource {
   void answer(const Ask& question);
   void answered(Answer answer) { questions_.answered("", std::move(answer)); }
 
-  /// Somebody follows a stream.
-  [[nodiscard]] bool is_followed() const { return http_.streams() > 0; }
+  /// Somebody follows a stream or a log, or waits for an answer.
+  [[nodiscard]] bool is_followed() const {
+    return http_.streams() > 0 || awaited_.use_count() > 1 || workers_.is_followed();
+  }
   /// The doors close, and the socket's file goes.
   void close() { socket_.close(); }
   [[nodiscard]] const HttpServer& doors() const { return http_; }
@@ -81,6 +83,7 @@ class NodeService final : private OpsSource {
   [[nodiscard]] JobPage* page(const std::string& run_id) override;
   void perform(const OpsCall& call, HttpServer::Reply reply) override;
 
+  [[nodiscard]] HttpServer::Reply awaited(HttpServer::Reply reply);
   void open_status_port();
   [[nodiscard]] OpsAccess access() const;
   void ask(const OpsCall& call, HttpServer::Reply reply, std::optional<Duration> limit = {});
@@ -100,6 +103,7 @@ class NodeService final : private OpsSource {
   CoordinatorOps* onlookers_ = nullptr;
   JobPage page_of_own_;  ///< what this node knows by itself
   TimePoint shown_{};
+  std::shared_ptr<char> awaited_ = std::make_shared<char>();  ///< shared by all answers that are to come
   OpsService service_;
   HttpServer http_;
   OpenQuestions questions_;  ///< to the coordinator

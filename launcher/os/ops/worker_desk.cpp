@@ -14,6 +14,8 @@ namespace {
 /// How often somebody who waits for more is looked for more.
 constexpr Duration log_look_interval = std::chrono::milliseconds{200};
 constexpr Duration log_read_limit = std::chrono::seconds{5};
+/// Who follows a log asks again that soon.
+constexpr Duration comes_again = std::chrono::milliseconds{50};
 
 OutputTail::Stream tail_stream(LogStream stream) {
   return stream == LogStream::out ? OutputTail::Stream::out : OutputTail::Stream::err;
@@ -120,6 +122,20 @@ void WorkerDesk::attempt_ended() {
     }
   }
   over_ = true;
+  wake_waiting();
+}
+
+void WorkerDesk::job_ended() {
+  job_over_ = true;
+  wake_waiting();
+}
+
+bool WorkerDesk::is_followed() const {
+  return unanswered_ > 0 || std::chrono::steady_clock::now() < comes_again_until_;
+}
+
+void WorkerDesk::wake_waiting() {
+  for (Timer* const pause : waiting_) pause->cancel();
 }
 
 Task<OpsAnswer> WorkerDesk::log_part(Place place, std::uint64_t offset) {
@@ -143,14 +159,22 @@ Task<> WorkerDesk::give_log(OpsCall call, HttpServer::Reply reply) {
   const TimePoint until = std::chrono::steady_clock::now() + call.wait;
   const Place place{*call.rank, call.stream};
   Timer pause{loop_};
+  ++unanswered_;
   while (true) {
+    const bool is_whole = job_over_;  // before it is read: while it is, more may be written
     OpsAnswer answer = co_await log_part(place, call.offset);
-    if (answer.status != 200 || !answer.body.empty() || std::chrono::steady_clock::now() >= until) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (answer.status != 200 || !answer.body.empty() || is_whole || now >= until) {
+      if (!is_whole && call.wait > Duration{0}) comes_again_until_ = now + comes_again;
+      --unanswered_;
       reply(std::move(answer));
       co_return;
     }
+    if (job_over_) continue;
     pause.expires_after(log_look_interval);
+    const auto place_among = waiting_.insert(waiting_.end(), &pause);
     co_await pause.async_wait();
+    waiting_.erase(place_among);
   }
 }
 

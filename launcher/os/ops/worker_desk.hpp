@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <string>
 #include <utility>
@@ -39,12 +40,17 @@ class WorkerDesk {
   /// An attempt has begun, and has ended: what it has written is whole then.
   void attempt_started() { over_ = false; }
   void attempt_ended();
+  /// Nothing is written any more: from now on nobody waits for more.
+  void job_ended();
+  /// Somebody waits for what comes next of a log, or was given a part of it so lately that he is about to come again.
+  [[nodiscard]] bool is_followed() const;
 
  private:
   using Place = std::pair<Rank, LogStream>;
   [[nodiscard]] std::vector<std::string> files_of(const Place& place) const;
   [[nodiscard]] OutputTail::Kept memory_of(const Place& place) const;
   Task<> give_log(OpsCall call, HttpServer::Reply reply);
+  void wake_waiting();
   Task<OpsAnswer> log_part(Place place, std::uint64_t offset);
   void give_stacks(const OpsCall& call, const HttpServer::Reply& reply);
   [[nodiscard]] OpsAnswer stacks_answer(const std::vector<Rank>& wanted, const std::vector<RankLook>& looks,
@@ -56,6 +62,10 @@ class WorkerDesk {
   /// Of workers without files, what is remembered of the attempts that are over.
   std::map<Place, OutputTail::Kept> past_;
   bool over_ = true;  ///< the newest attempt's output is in it
+  bool job_over_ = false;
+  int unanswered_ = 0;         ///< who has asked for a log
+  std::list<Timer*> waiting_;  ///< those of them who wait for more of it
+  TimePoint comes_again_until_{};
 };
 
 }  // namespace torchup
