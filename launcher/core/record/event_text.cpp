@@ -12,6 +12,10 @@ namespace {
 using Level = LogLevel;
 using Line = std::optional<EventText>;
 
+std::string with_words(const std::string& text, const std::string& said) {
+  return said.empty() ? text : text + ": " + said;
+}
+
 /// Where torchrun says the same thing, in its words.
 struct Text {
   Line operator()(const event::Waiting& e) const { return EventText{Level::info, e.roster}; }
@@ -176,9 +180,9 @@ struct Text {
     return EventText{Level::error, fmt::format("{}: {}; {} bytes are not shown so far, the job goes on", e.stream,
                                                e.reason, e.bytes_lost)};
   }
-  Line operator()(const event::Warning& e) const { return EventText{Level::warning, e.text}; }
+  Line operator()(const event::Warning& e) const { return EventText{Level::warning, with_words(e.text, e.said)}; }
   Line operator()(const event::Fault& e) const { return EventText{Level::error, e.text}; }
-  Line operator()(const event::Notice& e) const { return EventText{e.level, e.text}; }
+  Line operator()(const event::Notice& e) const { return EventText{e.level, with_words(e.text, e.said)}; }
 
   // For who looks closely.
   Line operator()(const event::RoundCompleted& e) const {

@@ -334,6 +334,7 @@ struct AddFields {
   }
   const char* operator()(const event::Warning& e) const {
     out["text"] = e.text;
+    if (!e.said.empty()) out["said"] = e.said;
     return "warning";
   }
   const char* operator()(const event::Fault& e) const {
@@ -342,6 +343,7 @@ struct AddFields {
   }
   const char* operator()(const event::Notice& e) const {
     out["text"] = e.text;
+    if (!e.said.empty()) out["said"] = e.said;
     return "notice";
   }
   const char* operator()(const event::JobEnded& e) const {

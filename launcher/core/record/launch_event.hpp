@@ -317,6 +317,7 @@ struct ConsoleLost {
 /// Anything else that a person should know.
 struct Warning {
   std::string text;
+  std::string said = {};  ///< behind it, and a worker's: only those see it who may control
   friend bool operator==(const Warning&, const Warning&) = default;
 };
 /// Something of ours went wrong; the job goes on.
@@ -328,6 +329,7 @@ struct Fault {
 struct Notice {
   std::string text;
   LogLevel level = LogLevel::info;
+  std::string said = {};  ///< as a warning's
   friend bool operator==(const Notice&, const Notice&) = default;
 };
 struct JobEnded {

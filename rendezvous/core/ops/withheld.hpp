@@ -3,7 +3,9 @@
 #include <string>
 #include <string_view>
 
-/// What those do not see who may only read (Right::read): whatever workers or users wrote.
+/// What those do not see who may only read (Right::read): whatever workers or users wrote. It has members of its own
+/// for that reason, and never stands within a text of ours. What a --health-check prints is shown: it is the operator's
+/// word on a node, and why that has no place.
 namespace torchup {
 
 /// Whether a member of that name is left out, wherever it stands.

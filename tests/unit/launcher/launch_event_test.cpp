@@ -311,3 +311,16 @@ TEST_CASE("a straggler is one line where it is told, and an event everywhere", "
   line = nlohmann::json::parse(to_json_line(at(1, event::StragglerOver{{std::nullopt, "nodeb"}, true}), "h"));
   CHECK((line.at("event") == "straggler_over" && line.at("rank").is_null() && line.at("host") == "nodeb"));
 }
+
+TEST_CASE("a worker's words stand beside our text, and are shown behind it", "[unit][events]") {
+  for (const EventBody& event :
+       {EventBody{event::Warning{"a timer ran out", "step 7"}},
+        EventBody{event::Notice{"a timer ran out", LogLevel::warning, "step 7"}}}) {
+    const auto line = nlohmann::json::parse(to_json_line(at(0, event), "h"));
+    CHECK(line.at("text") == "a timer ran out");
+    CHECK(line.at("said") == "step 7");
+    CHECK(to_text(event)->text == "a timer ran out: step 7");
+  }
+  CHECK_FALSE(nlohmann::json::parse(to_json_line(at(0, event::Warning{"alone"}), "h")).contains("said"));
+  CHECK(to_text(event::Warning{"alone"})->text == "alone");
+}

@@ -51,7 +51,9 @@ std::vector<EventBody> full_events() {
           event::RehearsalEnded{rehearsal},
           event::JobEnded{verdict},
           late,
-          event::WorkerSeen{worker, "sleeping", 7}};
+          event::WorkerSeen{worker, "sleeping", 7},
+          event::Warning{"a timer ran out", "step"},
+          event::Notice{"a worker asks", LogLevel::debug, "why"}};
 }
 
 json line_of(const EventBody& event) { return json::parse(to_json_line({{1'795'234'093'000'001, 1}, event}, "node1")); }
