@@ -80,9 +80,7 @@ struct Text {
   Line operator()(const event::OrderReceived& e) const {
     return EventText{Level::info, fmt::format("{} ordered by {}", e.verb, e.by)};
   }
-  Line operator()(const event::HookFailed& e) const {
-    return EventText{Level::warning, "--on-event: " + e.reason};
-  }
+  Line operator()(const event::HookFailed& e) const { return EventText{Level::warning, "--on-event: " + e.reason}; }
   Line operator()(const event::HangFound& e) const {
     return EventText{e.action == HangAction::none ? Level::warning : Level::error, e.summary};
   }

@@ -250,6 +250,10 @@ class Rendezvous {
   [[nodiscard]] std::optional<OrderAnswer> why_no_stop() const;
   [[nodiscard]] Result<Slot> find_node(const std::string& name) const;
   [[nodiscard]] int candidates(std::optional<Slot> but = {}) const;
+  /// Who comes first has a place first.
+  using Turn = std::pair<bool, std::uint64_t>;
+  [[nodiscard]] static Turn turn_of(const Member& member) { return {member.aside, member.seniority}; }
+  [[nodiscard]] std::optional<Turn> first_left_out() const;
   [[nodiscard]] bool has_given_ranks() const;
   void stop_by_plan(const std::string& reason, TimePoint now);
   void drain_agent(Slot slot);

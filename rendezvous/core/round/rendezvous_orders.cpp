@@ -98,6 +98,20 @@ int Rendezvous::candidates(std::optional<Slot> but) const {
   }));
 }
 
+/// From whose turn on even the largest round has no place for those that are there; nothing: it has one for all.
+std::optional<Rendezvous::Turn> Rendezvous::first_left_out() const {
+  const auto places = static_cast<std::size_t>(round_size(range().max_nodes));
+  if (places == 0 || members_.slots().size() <= places) return {};
+  std::vector<Turn> turns;
+  for (const auto& [node, slot] : members_.slots()) {
+    if (members_.at(slot).is_candidate()) turns.push_back(turn_of(members_.at(slot)));
+  }
+  if (turns.size() <= places) return {};
+  const auto first = turns.begin() + static_cast<std::ptrdiff_t>(places);
+  std::ranges::nth_element(turns, first);
+  return *first;
+}
+
 OrderAnswer Rendezvous::answer_to(const order::Stop& stop, TimePoint) const {
   if (stop.save && stop.now) return refused("workers that are killed cannot save");
   if (phase_ != Phase::ended) return accepted(stop.save ? "the workers are asked to save and stop" : "the job ends");

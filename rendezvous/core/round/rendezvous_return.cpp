@@ -67,7 +67,9 @@ void Rendezvous::tell_round_is_over(const Member& member, const Placement& place
   const bool restarted = restarts_.count() > place.restart_count;
   const StopCause cause = restarted ? StopCause::worker_failure : StopCause::membership_change;
   const bool planned = planned_ && cause == StopCause::membership_change && place.round.value() + 1 == round_.value();
-  tell(member, StopWorkers{place.round, cause, "the round is over", planned, member.drained});
+  const auto left_out = planned ? first_left_out() : std::nullopt;  // else who was before it may not be back yet
+  const bool stands_by = member.drained || (left_out && turn_of(member) >= *left_out);
+  tell(member, StopWorkers{place.round, cause, "the round is over", planned, stands_by});
 }
 
 /// The snapshot that we come from was older than what was told to the agents: its file could not be written.

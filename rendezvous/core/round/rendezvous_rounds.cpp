@@ -140,10 +140,7 @@ void Rendezvous::form(int size, TimePoint now) {
   for (const auto& [node, slot] : members_.slots()) {
     if (members_.at(slot).stage == Stage::ready && members_.at(slot).is_candidate()) chosen.push_back(slot);
   }
-  std::sort(chosen.begin(), chosen.end(), [&](Slot left, Slot right) {
-    const Member &a = members_.at(left), &b = members_.at(right);
-    return std::pair{a.aside, a.seniority} < std::pair{b.aside, b.seniority};
-  });
+  std::ranges::sort(chosen, {}, [&](Slot slot) { return turn_of(members_.at(slot)); });
   chosen.resize(static_cast<std::size_t>(size));
   const auto quiet =
       std::find_if(chosen.begin(), chosen.end(), [&](Slot slot) { return members_.silent(members_.at(slot), now); });
@@ -339,12 +336,15 @@ void Rendezvous::stop_round(StopCause cause, const std::string& reason, TimePoin
   changed();
   note(RoundStopped{round_, cause, reason});
   const std::string told{cut_text(reason, stop_told_bytes_max)};
+  const auto left_out = first_left_out();
   actions_.reserve(actions_.size() + seats_.size());
   for (const Slot slot : seats_) {
     if (phase_ == Phase::hosting) {
       set_stage(slot, Stage::ready);  // nobody but the store's host was told of this round
     } else {
-      tell(members_.at(slot), StopWorkers{round_, cause, told, planned_, members_.at(slot).drained});
+      const Member& member = members_.at(slot);
+      const bool stands_by = member.drained || (left_out && turn_of(member) >= *left_out);
+      tell(member, StopWorkers{round_, cause, told, planned_, stands_by});
       set_stage(slot, Stage::stopping);
     }
   }

@@ -313,9 +313,8 @@ TEST_CASE("a straggler is one line where it is told, and an event everywhere", "
 }
 
 TEST_CASE("a worker's words stand beside our text, and are shown behind it", "[unit][events]") {
-  for (const EventBody& event :
-       {EventBody{event::Warning{"a timer ran out", "step 7"}},
-        EventBody{event::Notice{"a timer ran out", LogLevel::warning, "step 7"}}}) {
+  for (const EventBody& event : {EventBody{event::Warning{"a timer ran out", "step 7"}},
+                                 EventBody{event::Notice{"a timer ran out", LogLevel::warning, "step 7"}}}) {
     const auto line = nlohmann::json::parse(to_json_line(at(0, event), "h"));
     CHECK(line.at("text") == "a timer ran out");
     CHECK(line.at("said") == "step 7");

@@ -11,6 +11,8 @@ TEST_CASE("the range of a job moves", "[unit][orders]") {
     REQUIRE(it.stops().size() == 4);
     REQUIRE(it.stops().at("a").reason == "resized to 1:2 nodes by user ada (uid 1000)");
     REQUIRE(it.stops().at("a").save);
+    for (const char* name : {"a", "b"}) REQUIRE_FALSE(it.stops().at(name).stands_by);
+    for (const char* name : {"c", "d"}) REQUIRE(it.stops().at(name).stands_by);  // they keep no workers for a place
     it.settle();
     REQUIRE(it.states() == "a seated, b seated, c standby, d standby");
     REQUIRE((it.view().min_nodes == 1 && it.view().max_nodes == 2));
@@ -82,6 +84,29 @@ TEST_CASE("the range of a job moves", "[unit][orders]") {
     it.begin();
     REQUIRE(it.states() == "a seated, b seated");
   }
+}
+
+TEST_CASE("who has no place after a resize hears so from a coordinator that starts again, too", "[unit][orders]") {
+  Ordering it = ordering(4, 2, 4);
+  REQUIRE(it.order(order::Resize{1, 2}));
+  it.job.restart();
+  const Placement place{.round = Round{0}, .group_world_size = 4, .world_size = 8};
+  const auto stands_by = [&](const std::string& name) {
+    const Peer peer = it.job.connect(name);
+    const Resume resume{.join = it.job.join_of(name), .stage = Resume::Stage::running, .placement = place};
+    it.actions = it.job.rendezvous.step(Resumed{peer, resume}, it.job.now);
+    return it.stops().at(name).stands_by;
+  };
+  for (const char* name : {"a", "b"}) REQUIRE_FALSE(stands_by(name));
+  for (const char* name : {"c", "d"}) REQUIRE(stands_by(name));
+}
+
+TEST_CASE("who has a place when another is lost keeps its workers for it", "[unit][orders]") {
+  Ordering it = ordering(3, 2, 3);
+  it.job.join("spare");
+  it.actions = it.job.rendezvous.step(Gone{it.job.peer_of.at("b"), true}, it.job.now);
+  REQUIRE(it.stops().size() == 2);
+  for (const char* name : {"a", "c"}) REQUIRE_FALSE(it.stops().at(name).stands_by);
 }
 
 TEST_CASE("orders end with those who were there before the first round", "[unit][orders]") {
