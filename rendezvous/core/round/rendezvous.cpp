@@ -151,8 +151,9 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
     if (!lost_agents_.contains(resume.join.node)) await_others(resume.join, now);
     return newcomer(event.peer, resume.join, now);
   }
+  // Not by its terms: people may have let the job have more nodes, which is forgotten here.
   const bool fits =
-      resume.placement && resume.placement->group_world_size <= resume.join.terms.max_nodes && !misfit(resume.join, {});
+      resume.placement && resume.placement->group_world_size <= settings_.agents_max && !misfit(resume.join, {});
   if (fits && hosted_ && phase_ == Phase::gathering && !formed_once_) return recall(event.peer, resume, now);
   const bool may_restore = learning_ && (phase_ == Phase::gathering || phase_ == Phase::restoring);
   if (fits && may_restore) return restore(event.peer, resume, now);

@@ -109,6 +109,28 @@ TEST_CASE("who has a place when another is lost keeps its workers for it", "[uni
   for (const char* name : {"a", "c"}) REQUIRE_FALSE(it.stops().at(name).stands_by);
 }
 
+TEST_CASE("a round above the first terms goes on at a coordinator without memory", "[unit][orders]") {
+  Job job{elastic(2, 2), {.agents_max = 3}};
+  const auto resume = [&](const std::string& name, int group_rank, int nodes) {
+    const Placement place{.round = Round{4},
+                          .group_rank = GroupRank{group_rank},
+                          .group_world_size = nodes,
+                          .first_rank = Rank{2 * group_rank},
+                          .world_size = 2 * nodes};
+    return job.resume(name, Resume::Stage::running, place);
+  };
+  SECTION("of as many nodes as may come") {
+    for (int rank = 0; rank < 3; ++rank)
+      REQUIRE(resume(std::string(1, static_cast<char>('a' + rank)), rank, 3).empty());
+    REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::running);
+    REQUIRE(job.rendezvous.round() == Round{4});
+    REQUIRE(job.pass(job.now + 60s).find("stop round") == std::string::npos);
+  }
+  SECTION("of more: such a round cannot be") {
+    REQUIRE(resume("a", 0, 4).find("a stop round 4 (fenced)") != std::string::npos);
+  }
+}
+
 TEST_CASE("orders end with those who were there before the first round", "[unit][orders]") {
   Ordering it{Job{elastic(3, 3)}};
   it.job.join_anew("a");
