@@ -8,6 +8,8 @@ import re
 import socket
 import subprocess
 import sys
+import urllib.parse
+from pathlib import Path
 
 from ctl_case import Ctl
 from ranks import free_port
@@ -109,6 +111,23 @@ class Node(Ctl):
             return answer.status, json.loads(answer.read()).get("error", {})
         finally:
             connection.close()
+
+    def stream(self, folder, behind, events):
+        """The frames of its only job that the socket of the folder tells somebody who goes on behind that event, as
+        (kind, data), until there are as many events but one."""
+        own, = Path(folder).glob("*.sock")
+        job = urllib.parse.quote(self.run_id, safe="")
+        connection = SocketConnection(own)
+        self.addCleanup(connection.close)
+        connection.request("GET", f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": str(behind)})
+        stream = connection.getresponse()
+        frames, kind = [], ""
+        while sum(kind == "event" for kind, _ in frames) < events - 1:
+            name, _, value = stream.readline().decode().rstrip("\n").partition(": ")
+            kind = value if name == "event" else kind
+            if name == "data":
+                frames.append((kind, value))
+        return frames
 
 
 class Nodes(Node):

@@ -47,6 +47,21 @@ class Pair(Nodes):
                 self.assertRegex(text, rf"rank {rank}, pid \d+: sleeping")
             self.ctl("logs", "--rank", "2", code=1, **self.doors[name])
 
+    def test_who_goes_on_behind_an_event_that_never_was_hears_of_a_gap_at_each_node(self):
+        self.start_both()
+        for name, door in self.doors.items():
+            self.running(name)
+            told = [event["seq"] for event in self.events(name)]
+            for behind, gap in ((told[0], False), (1_000_000, True)):
+                with self.subTest(name, behind=behind):
+                    frames = self.stream(door["TORCHUP_RUNTIME_DIR"], behind, len(told))
+                    self.assertEqual(frames[0][0], "snapshot")
+                    kinds = [kind for kind, _ in frames if kind not in ("snapshot", "change")]
+                    seen = [json.loads(data)["seq"] for kind, data in frames if kind == "event"]
+                    self.assertEqual(kinds[0], "gap" if gap else "event")
+                    self.assertEqual(kinds.count("gap"), int(gap))
+                    self.assertEqual(seen[:len(told) - 1], told[:-1] if gap else told[1:])
+
     def test_native_frames_of_any_rank_are_one_question_away(self):
         self.start_both(script="touch $0/started.$RANK.$$$$; exec sleep 1000")
         for name, door in self.doors.items():

@@ -34,7 +34,7 @@ std::string stream_frame(std::string_view event, std::string_view data) {
   return fmt::format("event: {}\ndata: {}\n\n", event, data);
 }
 
-std::optional<RelayedEvents> relayed_events(std::string_view answer) {
+std::optional<RelayedEvents> relayed_events(std::string_view answer, std::uint64_t since) {
   const auto read = parse_json(answer);
   if (!read) return std::nullopt;
   const json* const events = torchup::member(*read, "events");
@@ -42,7 +42,9 @@ std::optional<RelayedEvents> relayed_events(std::string_view answer) {
   if (!events || !events->is_array() || !next) return std::nullopt;
   RelayedEvents relayed{.next = *next};
   const std::uint64_t lost = unsigned_in(*read, "lost").value_or(0);
-  if (lost > 0) relayed.frames = stream_frame("gap", fmt::format("{{\"lost\":{}}}", lost));
+  // A coordinator that has begun anew has lost none of those that it counts, and counts others.
+  if (lost > 0 || *next != since + events->size())
+    relayed.frames = stream_frame("gap", fmt::format("{{\"lost\":{}}}", lost));
   for (const json& event : *events) {
     const auto seq = unsigned_in(event, "seq");
     if (seq) relayed.frames += fmt::format("event: event\nid: {}\ndata: {}\n\n", *seq, one_line(event));

@@ -18,10 +18,11 @@ namespace torchup {
 [[nodiscard]] std::string stream_frame(std::string_view event, std::string_view data);
 
 struct RelayedEvents {
-  std::string frames = {};  ///< a gap, where some are lost, and the events; empty: there are none
-  std::uint64_t next = 0;   ///< what is asked for goes on behind it
+  /// A gap, where some are lost or `since` was no number of an event there, and the events; empty: there are none.
+  std::string frames = {};
+  std::uint64_t next = 0;  ///< what is asked for goes on behind it
 };
-/// Of `GET /v1/jobs/ID/events`.
-[[nodiscard]] std::optional<RelayedEvents> relayed_events(std::string_view answer);
+/// Of `GET /v1/jobs/ID/events?since=…`.
+[[nodiscard]] std::optional<RelayedEvents> relayed_events(std::string_view answer, std::uint64_t since);
 
 }  // namespace torchup

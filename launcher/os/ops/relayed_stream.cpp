@@ -81,7 +81,7 @@ void RelayedStream::take_page(const OpsAnswer& answer) {
 
 void RelayedStream::take_events(const OpsAnswer& answer) {
   asking_ = false;
-  auto events = answer.status == 200 ? relayed_events(answer.body) : std::nullopt;
+  auto events = answer.status == 200 ? relayed_events(answer.body, seen_) : std::nullopt;
   if (!events) return end();
   seen_ = events->next;
   tell(std::move(events->frames));
