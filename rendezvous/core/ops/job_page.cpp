@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/core/membership/ended_jobs.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
 namespace torchup {
@@ -54,6 +55,7 @@ void JobPage::begin_anew() {
   incidents_revision_ = ++revision_;
   while (!rows_.empty()) forget(rows_.size() - 1);
   gone_ledger_ = {};
+  gone_ledgers_.clear();
 }
 
 void JobPage::show(const JobView& view, const Moment& at) {
@@ -150,7 +152,7 @@ bool JobPage::drop_unseen() {
 void JobPage::forget(std::size_t at) {
   Row& row = rows_[at];
   if (row.place_text.empty() || row.report_text.empty()) --stale_;
-  if (row.report) gone_ledger_ += ledger_of(*row.report);
+  if (row.report) keep_ledger(row);
   gone_.emplace_back(revision_, row.id);
   if (gone_.size() > gone_nodes_max) {
     gone_since_ = gone_.front().first;
@@ -164,6 +166,14 @@ void JobPage::forget(std::size_t at) {
   rows_.pop_back();
 }
 
+/// Agents report what they have spent since they began, and may come back with it.
+void JobPage::keep_ledger(const Row& gone) {
+  gone_ledgers_.insert_or_assign(agent_name(NodeId{gone.id}), ledger_of(*gone.report));
+  if (gone_ledgers_.size() <= gone_nodes_max) return;
+  gone_ledger_ += gone_ledgers_.begin()->second;
+  gone_ledgers_.erase(gone_ledgers_.begin());
+}
+
 void JobPage::report(const NodeId& node, NodeReport report, TimePoint now) {
   const auto found = row_of_.find(node.value());
   if (found == row_of_.end()) return;
@@ -174,6 +184,7 @@ void JobPage::report(const NodeId& node, NodeReport report, TimePoint now) {
                      (!report.steps || row.report->steps->most == report.steps->most);
   row.report = std::move(report);
   row.reported_at = now;
+  if (!gone_ledgers_.empty()) gone_ledgers_.erase(agent_name(node));
   sums_.reset();
   ++revision_;
   if (shown) return;
@@ -205,6 +216,7 @@ const JobPage::Sums& JobPage::sums() const {
   Sums all;
   std::vector<std::int64_t> paces;
   all.ledger = gone_ledger_;
+  for (const auto& [agent, ledger] : gone_ledgers_) all.ledger += ledger;
   for (const Row& row : rows_) {
     ++all.nodes[row.seen.state];
     if (row.report) all.ledger += ledger_of(*row.report);

@@ -147,6 +147,7 @@ class JobPage {
   [[nodiscard]] bool see(const JobView::Node& node);
   [[nodiscard]] bool drop_unseen();
   void forget(std::size_t row);
+  void keep_ledger(const Row& gone);
   void stale(Row& row, std::string& text);
   [[nodiscard]] const Sums& sums() const;
   [[nodiscard]] bool is_in_round(const Row& row) const;
@@ -180,8 +181,9 @@ class JobPage {
   std::size_t stale_ = 0;                                ///< rows with a text that is to be made
   std::size_t prepared_ = 0;                             ///< where `prepare` goes on
   std::deque<std::pair<std::uint64_t, std::string>> gone_;
-  std::uint64_t gone_since_ = 0;  ///< of what went up to that revision not all is known
-  TimeLedger gone_ledger_;        ///< of nodes that have gone
+  std::uint64_t gone_since_ = 0;                    ///< of what went up to that revision not all is known
+  TimeLedger gone_ledger_;                          ///< of nodes that have gone for good
+  std::map<std::string, TimeLedger> gone_ledgers_;  ///< of those that may come back, by the agent's name
   mutable std::optional<Sums> sums_;
 };
 

@@ -201,6 +201,28 @@ TEST_CASE("what nodes that have gone had cost the job is not forgotten", "[unit]
   REQUIRE(snapshot(page)["ledger"]["basis"] == "steps");
 }
 
+TEST_CASE("what a node had cost that comes back counts once", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  page.show(running({node("x_1_0", 0), node("y_1_0", 1)}), at(0s));
+  for (const char* id : {"x_1_0", "y_1_0"}) page.report(NodeId{id}, report("rr", 1), TimePoint{});
+  page.show(running({node("y_1_0", 0)}), at(1s));
+  page.show(running({node("y_1_0", 0), node("x_1_1", 1)}), at(2s));  // the same agent, in another life
+  REQUIRE(snapshot(page)["ledger"]["useful"] == 3.0);
+  page.report(NodeId{"x_1_1"}, report("rr", 2), TimePoint{} + 2s);  // of all its lives
+  REQUIRE(snapshot(page)["ledger"]["useful"] == 3.0);
+}
+
+TEST_CASE("of nodes that have gone so many may come back, and none is forgotten", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  for (std::size_t number = 0; number <= gone_nodes_max; ++number) {
+    const std::string id = "n" + std::to_string(number) + "_1_0";
+    page.show(running({node(id, 0)}), at(0s));
+    page.report(NodeId{id}, report("rr", 1), TimePoint{});
+  }
+  page.show(running({}), at(1s));
+  REQUIRE(snapshot(page)["ledger"]["useful"] == 1.5 * (gone_nodes_max + 1));
+}
+
 TEST_CASE("another job of the run id has nothing of the one before", "[unit][job_page]") {
   JobPage page{RunId{"a"}, "head"};
   page.show(running({node("a", 0)}), at(0s));
