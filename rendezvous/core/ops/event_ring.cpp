@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
@@ -12,14 +13,21 @@
 namespace torchup {
 namespace {
 
+/// Whether an escape in it spells a small letter or "_", as in a member's name.
+bool spells_letters(std::string_view event) {
+  constexpr std::array<std::string_view, 3> escapes{"\\u005", "\\u006", "\\u007"};
+  return std::any_of(escapes.begin(), escapes.end(),
+                     [&](std::string_view escape) { return event.find(escape) != std::string_view::npos; });
+}
+
 /// What a stranger's event says of what is ours to say is left out: of two members of a name readers take the last.
 std::string without(std::string_view event, std::initializer_list<const char*> names) {
-  const bool may_have_them = std::any_of(names.begin(), names.end(), [&](const char* name) {
-    return event.find(fmt::format("\"{}\"", name)) != std::string_view::npos;
-  });
+  const bool may_have_them = spells_letters(event) || std::any_of(names.begin(), names.end(), [&](const char* name) {
+                               return event.find(fmt::format("\"{}\"", name)) != std::string_view::npos;
+                             });
   if (!may_have_them) return std::string{event};
   auto members = nlohmann::ordered_json::parse(event, nullptr, false);
-  if (!members.is_object()) return std::string{event};
+  if (!members.is_object()) return "{}";
   for (const char* const name : names) members.erase(std::string{name});
   return members.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -30,11 +38,11 @@ std::string with_in_front(std::string_view first, std::string_view event) {
   return fmt::format("{{{}{}{}", first, event == "}" ? "" : ",", event);
 }
 
-std::string numbered(std::string_view event, std::uint64_t seq) {
+}  // namespace
+
+std::string numbered_event(std::uint64_t seq, std::string_view event) {
   return with_in_front(fmt::format("\"seq\":{}", seq), without(event, {"seq"}));
 }
-
-}  // namespace
 
 std::string event_line(std::string_view run_id, std::uint64_t seq, std::string_view event) {
   std::string first{"\"run_id\":"};
@@ -47,7 +55,7 @@ std::size_t EventRings::Event::bytes() const { return sizeof(Event) + whole.capa
 
 std::uint64_t EventRings::add(const std::string& run_id, std::string_view event) {
   Ring& ring = rings_[run_id];
-  Event kept{numbered(event, ++ring.last), {}};
+  Event kept{numbered_event(++ring.last, event), {}};
   std::string part = withheld(kept.whole);
   if (part != kept.whole) kept.withheld = std::move(part);
   ring.bytes += kept.bytes();

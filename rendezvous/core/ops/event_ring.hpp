@@ -72,6 +72,9 @@ class EventRings {
 /// Whether a stranger's text can be an event: a JSON object in one line.
 [[nodiscard]] bool is_event(std::string_view text);
 
+/// The event with its number as `seq` in front, whatever it says itself of that.
+[[nodiscard]] std::string numbered_event(std::uint64_t seq, std::string_view event);
+
 /// The event as a line of a file that has those of several jobs: with `run_id` and `seq` in front, and its end.
 [[nodiscard]] std::string event_line(std::string_view run_id, std::uint64_t seq, std::string_view event);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rendezvous/core/membership/ended_jobs.hpp"
+#include "rendezvous/core/ops/event_ring.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
 namespace torchup {
@@ -193,12 +194,7 @@ void JobPage::report(const NodeId& node, NodeReport report, TimePoint now) {
 }
 
 void JobPage::add_incident(std::uint64_t seq, std::string_view incident) {
-  const std::string_view object = incident.substr(std::min(incident.find('{'), incident.size()));
-  const std::size_t first = object.find_first_not_of(" \t\r\n", 1);
-  const bool empty = first == std::string_view::npos || object[first] == '}';
-  std::string numbered = "{\"seq\":" + std::to_string(seq);
-  numbered += empty ? "}" : "," + std::string{object.substr(1)};
-  incidents_.emplace_back(std::move(numbered));
+  incidents_.emplace_back(numbered_event(seq, incident));
   if (incidents_.size() > incidents_shown_max) incidents_.pop_front();
   ++incident_count_;
   incidents_revision_ = ++revision_;

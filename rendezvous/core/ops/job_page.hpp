@@ -85,7 +85,7 @@ class JobPage {
   void show(const JobView& view, const Moment& at);
   /// Of a node that has been shown; of another it is nothing.
   void report(const NodeId& node, NodeReport report, TimePoint now);
-  /// One that was recorded: its number among the job's events, and it as a JSON object.
+  /// One that was recorded: its number among the job's events, and it as EventRings::add takes it.
   void add_incident(std::uint64_t seq, std::string_view incident);
   void count_order(std::string_view verb);
 

@@ -51,13 +51,20 @@ TEST_CASE("an event without members has its number, too", "[unit][event_ring]") 
 TEST_CASE("a number that an event brings along is not its number", "[unit][event_ring]") {
   EventRings rings{{}};
   rings.add("job", R"({"a":{"seq":5},"seq":99,"b":1})");
-  REQUIRE(read(rings, 0).texts == std::vector<std::string>{R"({"seq":1,"a":{"seq":5},"b":1})"});
+  rings.add("job", R"({"\u0073\u0065\u0071":99,"b":1})");  // spelled with escapes
+  REQUIRE(read(rings, 0).texts == std::vector<std::string>{R"({"seq":1,"a":{"seq":5},"b":1})", R"({"seq":2,"b":1})"});
 }
 
 TEST_CASE("a line of several jobs says whose it is, whatever the event says", "[unit][event_ring]") {
   REQUIRE(event_line("job", 7, R"({"event":"a"})") == "{\"run_id\":\"job\",\"seq\":7,\"event\":\"a\"}\n");
   REQUIRE(event_line("job", 7, R"({"run_id":"other","event":"a","seq":1})") ==
           "{\"run_id\":\"job\",\"seq\":7,\"event\":\"a\"}\n");
+  for (const char* forged : {R"({"run\u005fid":"other","event":"a"})", R"({"event":"a","\u0073eq":1})",
+                             R"({"event":"a","ru\u006E_id":"other"})"}) {
+    CHECK(event_line("job", 7, forged) == "{\"run_id\":\"job\",\"seq\":7,\"event\":\"a\"}\n");
+  }
+  REQUIRE(event_line("job", 7, R"({"text":"\u001b[31m"})") ==
+          "{\"run_id\":\"job\",\"seq\":7,\"text\":\"\\u001b[31m\"}\n");
   REQUIRE(event_line("a\"\n", 7, "{}") == "{\"run_id\":\"a\\\"\\n\",\"seq\":7}\n");
 }
 

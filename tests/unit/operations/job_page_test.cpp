@@ -181,13 +181,21 @@ TEST_CASE("the last incidents are kept, with their numbers", "[unit][job_page]")
   page.add_incident(1, "{}");
   REQUIRE(snapshot(page)["incidents"] == json::parse(R"([{"seq": 1}])"));
   for (std::uint64_t seq = 2; seq <= incidents_shown_max + 3; ++seq) {
-    page.add_incident(seq, R"( {"host":"h","summary":"s"})");
+    page.add_incident(seq, R"({"host":"h","summary":"s"})");
   }
   const json incidents = snapshot(page)["incidents"];
   REQUIRE(incidents.size() == incidents_shown_max);
   REQUIRE(incidents.front()["seq"] == 4);
   REQUIRE(incidents.back() == json::parse(R"({"seq": 19, "host": "h", "summary": "s"})"));
   REQUIRE(page.numbers(at(0s)).incidents == incidents_shown_max + 3);
+}
+
+TEST_CASE("an incident has the number that it was given", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  page.add_incident(3, R"({"summary":"s","seq":99})");
+  page.add_incident(4, R"({"s\u0065q":99,"summary":"s"})");
+  REQUIRE(snapshot(page)["incidents"][0]["seq"] == 3);
+  REQUIRE(snapshot(page)["incidents"][1]["seq"] == 4);
 }
 
 TEST_CASE("what nodes that have gone had cost the job is not forgotten", "[unit][job_page]") {
