@@ -123,7 +123,7 @@ void EventRings::drop_oldest(Ring& ring) {
 }
 
 bool is_event(std::string_view text) {
-  return text.starts_with('{') && text.ends_with('}') && text.find('\n') == std::string_view::npos &&
+  return text.starts_with('{') && text.ends_with('}') && text.find_first_of("\r\n") == std::string_view::npos &&
          nlohmann::json::accept(text);
 }
 

@@ -69,7 +69,7 @@ class EventRings {
   std::size_t bytes_ = 0;
 };
 
-/// Whether a stranger's text can be an event: a JSON object in one line.
+/// Whether a stranger's text can be an event: a JSON object in one line, whatever readers take for a line's end.
 [[nodiscard]] bool is_event(std::string_view text);
 
 /// The event with its number as `seq` in front, whatever it says itself of that.

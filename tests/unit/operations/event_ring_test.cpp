@@ -151,7 +151,8 @@ TEST_CASE("all jobs share one limit of bytes, and who has most loses", "[unit][e
 
 TEST_CASE("a stranger's event is an object in one line", "[unit][event_ring]") {
   REQUIRE(is_event(R"({"type":"a"})"));
-  for (const std::string text : {"", "{", "[]", "{}\n", " {}", "{\"a\":\n1}", "{}{}", "{\"a\":\"\xFF\"}"}) {
+  for (const std::string text :
+       {"", "{", "[]", "{}\n", " {}", "{\"a\":\n1}", "{\"a\":\r1}", "{}{}", "{\"a\":\"\xFF\"}"}) {
     REQUIRE_FALSE(is_event(text));
   }
 }
