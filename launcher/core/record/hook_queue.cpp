@@ -9,6 +9,7 @@ namespace torchup {
 namespace {
 
 constexpr std::string_view own_failure = "hook_failed";
+constexpr std::string_view end_of_job = "job_ended";
 
 struct ConcernsJob {
   bool operator()(const event::JobStarted&) const { return true; }
@@ -35,6 +36,13 @@ struct ConcernsJob {
 
 bool concerns_job(const EventBody& event) { return std::visit(ConcernsJob{}, event); }
 
+JobTeller job_teller(const LaunchConfig& config) {
+  if (config.one_node()) return JobTeller::here;
+  if (const auto index = config.node_rank()) return *index == 0 ? JobTeller::here : JobTeller::elsewhere;
+  if (config.rendezvous.is_host == false) return JobTeller::elsewhere;
+  return JobTeller::unknown;
+}
+
 std::vector<hook::Action> HookQueue::step(const hook::Event& event, TimePoint now) {
   now_ = now;
   std::visit([this](const auto& what) { on(what); }, event);
@@ -49,10 +57,27 @@ std::optional<TimePoint> HookQueue::deadline() const {
 
 void HookQueue::on(const hook::Happened& event) {
   if (event.name == own_failure || std::ranges::find(kinds_, event.name) == kinds_.end()) return;
-  if (event.of_job && !tells_of_job_) return;
+  if (event.of_job && teller_ == JobTeller::elsewhere) return;
+  if (!event.of_job || teller_ == JobTeller::here) return queue({event.name, event.line});
+  if (undecided_.size() < hook_waiting_max) undecided_.push_back({event.name, event.line});
+}
+
+/// A place says more: group rank 0 may be another's.
+void HookQueue::on(const hook::Hosts&) {
+  if (teller_ == JobTeller::unknown) know(JobTeller::here);
+}
+
+void HookQueue::know(JobTeller teller) {
+  teller_ = teller;
+  std::deque<hook::Start> kept = std::exchange(undecided_, {});
+  if (teller_ != JobTeller::here) return;
+  for (hook::Start& event : kept) queue(std::move(event));
+}
+
+void HookQueue::queue(hook::Start event) {
   if (waiting_.size() < hook_waiting_max) {
     overflow_told_ = false;
-    waiting_.push_back({event.name, event.line});
+    waiting_.push_back(std::move(event));
   } else if (!std::exchange(overflow_told_, true)) {
     fail(fmt::format("it is not told of {} and what follows: {} events wait for it", event.name, hook_waiting_max));
   }
@@ -64,7 +89,12 @@ void HookQueue::on(const hook::Ended& event) {
   running_.reset();
 }
 
-void HookQueue::on(const hook::JobEnds&) { job_ends_ = now_ + hook_farewell; }
+void HookQueue::on(const hook::JobEnds&) {
+  job_ends_ = now_ + hook_farewell;
+  for (hook::Start& event : std::exchange(undecided_, {})) {
+    if (event.name == end_of_job) queue(std::move(event));
+  }
+}
 
 void HookQueue::due() {
   if (job_ends_ && now_ >= *job_ends_) {

@@ -1,13 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "launcher/core/options/output_options.hpp"
+#include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "rendezvous/base/types.hpp"
 
@@ -27,6 +28,12 @@ struct Happened {
   std::string line;     ///< as in --events
   bool of_job = false;  ///< as concerns_job
 };
+/// The rounds are made in this process.
+struct Hosts {};
+/// This node has a place in a round.
+struct Placed {
+  GroupRank group_rank{0};
+};
 /// What was started is gone. `problem`: why it has failed; empty: it has not.
 struct Ended {
   std::string problem = {};
@@ -34,7 +41,7 @@ struct Ended {
 /// Nothing is recorded any more.
 struct JobEnds {};
 struct Wake {};  ///< nothing happened but time
-using Event = std::variant<Happened, Ended, JobEnds, Wake>;
+using Event = std::variant<Happened, Hosts, Placed, Ended, JobEnds, Wake>;
 
 /// What it wants done.
 struct Start {
@@ -58,16 +65,29 @@ using Action = std::variant<Start, Kill, Failed>;
 /// Whether an event is about the job, of which all nodes hear, and not about this node or its workers.
 [[nodiscard]] bool concerns_job(const EventBody& event);
 
+/// Which node tells what concerns the job.
+enum class JobTeller : std::uint8_t {
+  here,
+  elsewhere,
+  unknown,  ///< nobody has a place yet, and who hosts the rounds is not known here
+};
+/// What is known of it before the first round, and before the rounds are made here or elsewhere: a node that is alone
+/// tells, and where nodes were told their indices the first of them does. Who is told not to host leaves it to another.
+[[nodiscard]] JobTeller job_teller(const LaunchConfig& config);
+
 /// Which events --on-event hears of on this node, and when: one after the other, in the order in which they happened.
-/// What concerns the job is told on group rank 0's node, before the first round on the one that hosts it. A hook's own
-/// failures are not told to it. Pure.
+/// A hook's own failures are not told to it. Pure.
+///
+/// What concerns the job is told on group rank 0's node, before the first round on the one that hosts it. Until it is
+/// known whether that is this one such events are kept, hook_waiting_max of them. A job may end before that: without a
+/// round, its rounds made elsewhere, at a torchupd perhaps which is no node, and its nodes without indices. Then each
+/// of these nodes tells how it has ended (job_ended), for nobody else may, and nothing else of the job.
 class HookQueue {
  public:
-  /// `hosts`: this node does, or is alone.
-  HookQueue(const EventHookOptions& options, bool hosts) : kinds_{options.kinds}, tells_of_job_{hosts} {}
+  HookQueue(const EventHookOptions& options, JobTeller teller) : kinds_{options.kinds}, teller_{teller} {}
 
-  /// This node has a place in a round.
-  void placed(GroupRank group_rank) { tells_of_job_ = group_rank == GroupRank{0}; }
+  /// Whether this node tells what concerns the job, as far as is known.
+  [[nodiscard]] bool tells_of_job() const { return teller_ != JobTeller::elsewhere; }
   /// `now` never goes backwards.
   std::vector<hook::Action> step(const hook::Event& event, TimePoint now);
   /// When to send the next Wake if nothing else happens.
@@ -81,14 +101,21 @@ class HookQueue {
     TimePoint until{};
   };
   void on(const hook::Happened& event);
+  void on(const hook::Hosts&);
+  void on(const hook::Placed& event) {
+    know(event.group_rank == GroupRank{0} ? JobTeller::here : JobTeller::elsewhere);
+  }
   void on(const hook::Ended& event);
   void on(const hook::JobEnds& event);
   void on(const hook::Wake&) {}
+  void know(JobTeller teller);
+  void queue(hook::Start event);
   void due();
   void fail(std::string reason) { actions_.push_back(hook::Failed{std::move(reason)}); }
 
   const std::vector<std::string> kinds_;
-  bool tells_of_job_;
+  JobTeller teller_;
+  std::deque<hook::Start> undecided_;  ///< of the job, until it is known who tells of it
   std::deque<hook::Start> waiting_;
   std::optional<Running> running_;
   std::optional<TimePoint> job_ends_;

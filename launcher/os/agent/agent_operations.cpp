@@ -74,6 +74,7 @@ void AgentOperations::prepare(AttachSettings& settings) {
   settings.turns = &turns_;
   settings.hosting = [this](CoordinatorOps& onlookers) {
     onlookers_ = &onlookers;
+    job_.hosts();
     CoordinatorOps::OwnAgent own;
     own.ordered = [this](const OrderReceived& order) { job_.record(event::OrderReceived{order.verb, order.by}); };
     own.metrics = [this] { return metrics(); };
@@ -125,10 +126,10 @@ void AgentOperations::note_way() {
   }
 }
 
-/// The coordinator notes some things by itself, and what all nodes hear of is told by the first of them.
+/// The coordinator notes some things by itself, and what all nodes hear of is told by one of them.
 bool AgentOperations::told_elsewhere(const EventBody& event) const {
   if (is_noted_by_coordinator(event)) return true;
-  return is_told_to_coordinator(event, true) && !is_told_to_coordinator(event, is_first_);
+  return is_told_to_coordinator(event, true) && !is_told_to_coordinator(event, job_.tells_of_job());
 }
 
 void AgentOperations::happened(const LaunchEvent& event, std::string_view line) {
@@ -137,16 +138,13 @@ void AgentOperations::happened(const LaunchEvent& event, std::string_view line) 
   if (std::holds_alternative<event::AttemptStarted>(event.body)) workers_.attempt_started();
   if (std::holds_alternative<event::AttemptEnded>(event.body)) workers_.attempt_ended();
   if (const auto* waiting = std::get_if<event::Waiting>(&event.body)) waits_for_ = waiting->roster;
-  if (const auto* round = std::get_if<event::RoundCompleted>(&event.body)) {
-    is_first_ = round->placement.group_rank == GroupRank{0};
-  }
   while (line.ends_with('\n')) line.remove_suffix(1);
   if (!onlookers_ || !told_elsewhere(event.body)) service_.happened(line);
   if (std::holds_alternative<event::JobEnded>(event.body)) {
     service_.ended(line);
     workers_.job_ended();
   }
-  if (onlookers_ || !is_told_to_coordinator(event.body, is_first_)) return;
+  if (onlookers_ || !is_told_to_coordinator(event.body, job_.tells_of_job())) return;
   if (AgentLink* const link = hooks_.link()) link->send(NodeEvent{std::string{line}});
 }
 

@@ -74,7 +74,6 @@ class AgentOperations {
   std::string waits_for_;
   std::optional<TimePoint> out_since_;  ///< the coordinator is out of reach
   std::optional<TimePoint> reported_at_;
-  bool is_first_ = true;  ///< group rank 0 is here, as far as is known
 };
 
 }  // namespace torchup

@@ -56,6 +56,10 @@ class JobRecord {
   /// This error file is no program's own: whoever started us expects none.
   void hook_recorded(const std::string& error_file) { hook_recorded_.insert(error_file); }
 
+  /// The rounds are made in this process.
+  void hosts() { hook_.hosts(); }
+  /// Whether this node tells what concerns the job, of which all nodes hear; as far as is known.
+  [[nodiscard]] bool tells_of_job() const { return hook_.tells_of_job(); }
   /// Adds processes of --on-event, which are of no attempt.
   void spare(std::vector<pid_t>& pids) const;
 

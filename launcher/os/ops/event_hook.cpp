@@ -78,14 +78,15 @@ struct EventHook::Child {
 
 EventHook::EventHook(asio::io_context& loop, const LaunchConfig& config, std::string host, Hooks hooks)
     : loop_{loop}, config_{config}, host_{std::move(host)}, hooks_{std::move(hooks)},
-      queue_{config.output.on_event, config.one_node() || config.rendezvous.is_host.value_or(false)}, timer_{loop},
-      finished_{loop} {}
+      queue_{config.output.on_event, job_teller(config)}, timer_{loop}, finished_{loop} {}
 
 EventHook::~EventHook() = default;
 
 void EventHook::happened(const LaunchEvent& event) {
+  if (const auto* round = std::get_if<event::RoundCompleted>(&event.body)) {
+    step(hook::Placed{round->placement.group_rank});
+  }
   if (config_.output.on_event.command.empty()) return;
-  if (const auto* round = std::get_if<event::RoundCompleted>(&event.body)) queue_.placed(round->placement.group_rank);
   std::string name = event_name(event.body);
   if (std::ranges::find(config_.output.on_event.kinds, name) == config_.output.on_event.kinds.end()) return;
   step(hook::Happened{std::move(name), to_json_line(event, host_), concerns_job(event.body)});

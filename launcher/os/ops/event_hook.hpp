@@ -35,6 +35,10 @@ class EventHook {
   ~EventHook();
 
   void happened(const LaunchEvent& event);
+  /// The rounds are made in this process.
+  void hosts() { step(hook::Hosts{}); }
+  /// As HookQueue's, with a command and without.
+  [[nodiscard]] bool tells_of_job() const { return queue_.tells_of_job(); }
   /// The job is over: waits for what is left to be told, hook_farewell at most.
   Task<> finish();
   /// Who runs for it, and what that has left behind: of no attempt.
