@@ -78,8 +78,8 @@ void JobRecord::record(EventBody body) {
   status_.note(event.body);
   if (const auto* round = std::get_if<event::RoundCompleted>(&event.body)) kept_ = round->kept;
   say(event.body);
-  hook_.happened(event);
   if (onlooker_.happened) onlooker_.happened(event, line);
+  hook_.happened(event);  // which may record its own failure, behind this
   if (const auto* started = std::get_if<event::AttemptStarted>(&event.body)) {
     attempt_name_ = started->name;
     if (failed_) {
