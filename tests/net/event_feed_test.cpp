@@ -30,6 +30,26 @@ std::string last_id(const std::string& heard) {
   return heard.substr(at, heard.find('\n', at) - at);
 }
 
+/// One whose events the test tells of itself.
+struct Feed {
+  Feed() { jobs.add("job"); }
+  /// Who has had the snapshot.
+  std::shared_ptr<FrameSource> follow_behind(std::uint64_t seq) {
+    OpsCall call;
+    call.route = OpsRoute::job_stream;
+    call.caller.right = Right::control;
+    call.run_id = "job";
+    call.behind = seq;
+    auto reader = feed.follow(call);
+    REQUIRE(reader->next().frame->starts_with("event: snapshot\n"));
+    return reader;
+  }
+  boost::asio::io_context loop{1};
+  test::ToldJobs jobs;
+  EventRings rings{{}};
+  EventFeed feed{loop, rings, jobs};
+};
+
 }  // namespace
 
 TEST_CASE("a stream begins with the job as it is, and goes on with what happens", "[net][ops]") {
@@ -74,6 +94,77 @@ TEST_CASE("a stream goes on where it broke off", "[net][ops]") {
   REQUIRE(frames(heard_behind("7", "event: gap"), "gap").size() == 1);  // which never was
   REQUIRE(frames(heard_behind("rubbish", "event: gap"), "gap").size() == 1);
   REQUIRE(server.ops.feed().lost() >= 1);
+}
+
+TEST_CASE("no frame is kept for a number that never was, nor when nobody follows", "[net][ops]") {
+  OpsServer server;
+  server.jobs.add("job");
+  const std::string event = R"({"text":")" + std::string(100'000, 'x') + R"("})";
+  for (int number = 0; number < 5; ++number) server.ops.record("job", event);
+  auto stays = server.connect();
+  stays.ask("/v1/stream");
+  REQUIRE(stays.hears("event: snapshot\n"));
+  const auto hears_all_behind = [&](const std::string& last) {
+    auto peer = server.connect();
+    peer.ask("/v1/jobs/job/stream", "Last-Event-ID: " + last + "\r\n");
+    REQUIRE(peer.hears("id: 5\n"));
+    return server.ops.feed().kept_bytes();
+  };
+  for (int number = 1'000'000; number < 1'000'005; ++number) REQUIRE(hears_all_behind(std::to_string(number)) == 0);
+  auto follows = server.connect();
+  follows.ask("/v1/jobs/job/stream", "Last-Event-ID: 0\r\n");
+  std::size_t most = 0;
+  REQUIRE(server.until([&] {
+    most = std::max(most, server.ops.feed().kept_bytes());
+    return most > 0;
+  }));
+  REQUIRE(most > 500'000);
+  REQUIRE(server.until([&] { return server.ops.feed().kept_bytes() == 0; }));  // though nothing happens
+  REQUIRE(follows.hears("id: 5\n"));
+}
+
+TEST_CASE("of many places so much is kept, and no more", "[net][ops]") {
+  Feed it;
+  const std::string event = R"({"text":")" + std::string(100'000, 'x') + R"("})";
+  for (int number = 0; number < 40; ++number) it.rings.add("job", event);
+  std::vector<std::shared_ptr<FrameSource>> readers;
+  for (std::uint64_t behind = 0; behind < 30; ++behind) {
+    readers.push_back(it.follow_behind(behind));
+    REQUIRE(readers.back()->next().frame->size() > 900'000);
+    REQUIRE(it.feed.kept_bytes() <= EventFeed::kept_bytes_max);
+    REQUIRE(it.feed.kept_bytes() > 0);
+  }
+  readers.clear();
+  REQUIRE(it.feed.kept_bytes() == 0);
+}
+
+TEST_CASE("who comes when nobody followed sees the jobs as they are", "[net][ops]") {
+  OpsServer server;
+  server.jobs.add("first");
+  {
+    auto peer = server.connect();
+    peer.ask("/v1/stream");
+    REQUIRE(peer.hears("first"));
+    peer.leave();
+    REQUIRE(server.until([&] { return server.ops.feed().readers() == 0; }));
+  }
+  server.jobs.add("another one");
+  auto peer = server.connect();
+  peer.ask("/v1/stream");
+  REQUIRE(peer.hears("event: snapshot\n"));
+  REQUIRE(server.until([&] { return !frames(peer.heard(), "snapshot").empty(); }));
+  REQUIRE(frames(peer.heard(), "snapshot").front().at("jobs").size() == 2);
+}
+
+TEST_CASE("events of a further job of the run id are not those of the one before", "[net][ops]") {
+  Feed it;
+  it.rings.add("job", R"({"of":"the first"})");
+  const auto stays = it.follow_behind(0);
+  REQUIRE(stays->next().frame->find("the first") != std::string::npos);
+  it.rings.keep_only({});
+  it.feed.keep_only({});
+  it.rings.add("job", R"({"of":"the second"})");
+  REQUIRE(it.follow_behind(0)->next().frame->find("the second") != std::string::npos);
 }
 
 TEST_CASE("who may only read follows without what workers wrote", "[net][ops]") {

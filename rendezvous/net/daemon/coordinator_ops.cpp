@@ -80,7 +80,7 @@ CoordinatorSourceOptions CoordinatorOps::source_options() {
   source.status = [this] { return status_text(port_().store, coordinator_); };
   source.numbers = [this] { return numbers(); };
   source.others = [this](const OpsCall& call, HttpServer::Reply reply) { perform(call, std::move(reply)); };
-  source.shown = [this](const std::set<std::string>& run_ids) { service_.events().keep_only(run_ids); };
+  source.shown = [this](const std::set<std::string>& run_ids) { service_.keep_only(run_ids); };
   return source;
 }
 

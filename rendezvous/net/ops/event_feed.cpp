@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -50,6 +51,10 @@ struct EventFeed::Shared : std::enable_shared_from_this<Shared> {
   void wait_second();
   void prepare_pages();
   void added(const std::string& run_id);
+  void keep_only(const std::set<std::string>& run_ids);
+  void leave(Reader* reader);
+  void forget_events();
+  void forget_made();
   void end();
 
   asio::io_context& loop;
@@ -62,6 +67,7 @@ struct EventFeed::Shared : std::enable_shared_from_this<Shared> {
   std::set<std::string> newer = {};                ///< jobs with events that the next batch tells
   std::map<std::string, std::uint64_t> told = {};  ///< events of these jobs up to here are to be told
   std::map<Place, Made> events = {}, changes = {};
+  std::size_t events_bytes = 0;  ///< of the frames in `events`
   std::map<Right, Made> rows = {};
   std::uint64_t lost = 0;
 };
@@ -76,7 +82,7 @@ class EventFeed::Reader : public FrameSource {
   }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
-  ~Reader() override { shared_->readers.erase(this); }
+  ~Reader() override { shared_->leave(this); }
 
   Next next() override {
     if (!shared_->source) return {{}, true};
@@ -158,6 +164,10 @@ EventFeed::Shared::Made EventFeed::Shared::events_behind(const Place& place) {
       });
   if (seen.gap) text = *frame_of("gap", fmt::format("{{\"lost\":{}}}", seen.lost)) + text;
   Made made{text.empty() ? Frame{} : std::make_shared<const std::string>(std::move(text)), seen.next, seen.lost};
+  if (seen.gap) return made;  // anybody may think of a number that never was
+  const std::size_t bytes = made.frame ? made.frame->size() : 0;
+  if (events_bytes + bytes > kept_bytes_max) forget_events();
+  events_bytes += bytes;
   return events.emplace(place, std::move(made)).first->second;
 }
 
@@ -208,9 +218,33 @@ void EventFeed::Shared::prepare_pages() {
     return;
   }
   ++seconds;
+  forget_made();
+  wake_all();
+}
+
+void EventFeed::Shared::forget_events() {
+  events.clear();
+  events_bytes = 0;
+}
+
+/// What was true a while ago, of which nobody must be told later.
+void EventFeed::Shared::forget_made() {
+  forget_events();
   changes.clear();
   rows.clear();
-  wake_all();
+}
+
+void EventFeed::Shared::leave(Reader* reader) {
+  readers.erase(reader);
+  if (readers.empty()) forget_made();
+}
+
+/// A further job of a run id may have the same numbers for other events.
+void EventFeed::Shared::keep_only(const std::set<std::string>& run_ids) {
+  const auto goes = [&](const auto& entry) { return !run_ids.contains(entry.first); };
+  std::erase_if(told, goes);
+  const auto is_gone = [&](const auto& entry) { return !run_ids.contains(std::get<0>(entry.first)); };
+  if (std::ranges::any_of(events, is_gone) || std::ranges::any_of(changes, is_gone)) forget_made();
 }
 
 void EventFeed::Shared::added(const std::string& run_id) {
@@ -222,7 +256,7 @@ void EventFeed::Shared::added(const std::string& run_id) {
   batch.async_wait([self = shared_from_this()](boost::system::error_code error) {
     if (error) return;
     for (const std::string& job : std::exchange(self->newer, {})) self->told[job] = self->rings.last(job);
-    self->events.clear();
+    self->forget_events();
     self->wake_all();
   });
 }
@@ -245,6 +279,8 @@ std::shared_ptr<FrameSource> EventFeed::follow(const OpsCall& call) {
 }
 
 void EventFeed::added(const std::string& run_id) { shared_->added(run_id); }
+void EventFeed::keep_only(const std::set<std::string>& run_ids) { shared_->keep_only(run_ids); }
+std::size_t EventFeed::kept_bytes() const { return shared_->events_bytes; }
 std::size_t EventFeed::readers() const { return shared_->readers.size(); }
 std::uint64_t EventFeed::lost() const { return shared_->lost; }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "rendezvous/core/ops/event_ring.hpp"
@@ -19,6 +20,9 @@ namespace torchup {
 class EventFeed {
  public:
   static constexpr std::size_t frame_bytes_max = 1024 * 1024;
+  /// Frames of events that are kept for further readers, for a second at most and while somebody follows. One that
+  /// tells of a gap is not.
+  static constexpr std::size_t kept_bytes_max = 16 * frame_bytes_max;
 
   /// The rings and the source must outlive it.
   EventFeed(boost::asio::io_context& loop, const EventRings& rings, OpsSource& source);
@@ -30,8 +34,11 @@ class EventFeed {
   [[nodiscard]] std::shared_ptr<FrameSource> follow(const OpsCall& call);
   /// The ring of a job has something new, since 20 ms at most.
   void added(const std::string& run_id);
+  /// The rings of all other jobs have gone.
+  void keep_only(const std::set<std::string>& run_ids);
 
   [[nodiscard]] std::size_t readers() const;
+  [[nodiscard]] std::size_t kept_bytes() const;
   /// That readers were told to be missing.
   [[nodiscard]] std::uint64_t lost() const;
 

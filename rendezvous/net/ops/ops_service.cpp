@@ -149,6 +149,11 @@ std::uint64_t OpsService::record(const std::string& run_id, std::string_view eve
   return seq;
 }
 
+void OpsService::keep_only(const std::set<std::string>& run_ids) {
+  rings_.keep_only(run_ids);
+  feed_.keep_only(run_ids);
+}
+
 OpsAnswer page_answer() {
   const Nonce chance = fresh_nonce();
   const std::string nonce = to_base64({reinterpret_cast<const char*>(chance.data()), chance.size()});

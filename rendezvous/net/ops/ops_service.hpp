@@ -3,6 +3,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,8 @@ class OpsService {
   /// Called for each of them, from within `record`. Unset: nobody is.
   using Recorded = std::function<void(const std::string& run_id, std::uint64_t seq, std::string_view event)>;
   void set_recorded(Recorded recorded) { recorded_ = std::move(recorded); }
+  /// Forgets the events of all other jobs.
+  void keep_only(const std::set<std::string>& run_ids);
   [[nodiscard]] EventRings& events() { return rings_; }
   [[nodiscard]] const EventFeed& feed() const { return feed_; }
 
