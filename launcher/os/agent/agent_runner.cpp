@@ -144,7 +144,7 @@ class AgentRunner {
   }
 
   /// Who is of no attempt.
-  [[nodiscard]] std::vector<pid_t> spared() const {
+  [[nodiscard]] std::vector<pid_t> spared() {
     std::vector<pid_t> pids = workers_.spared();
     if (const auto helper = faults_.helper()) pids.push_back(*helper);
     job_.spare(pids);

@@ -61,7 +61,7 @@ class JobRecord {
   /// Whether this node tells what concerns the job, of which all nodes hear; as far as is known.
   [[nodiscard]] bool tells_of_job() const { return hook_.tells_of_job(); }
   /// Adds processes of --on-event, which are of no attempt.
-  void spare(std::vector<pid_t>& pids) const;
+  void spare(std::vector<pid_t>& pids);
 
   /// The port at which probes are told how the job is, where it was asked for. It is not worth a job.
   void open_health_port();

@@ -192,13 +192,17 @@ Task<> EventHook::finish() {
   }
 }
 
-std::vector<pid_t> EventHook::spared() const {
+std::vector<pid_t> EventHook::spared() {
   std::vector<pid_t> pids;
   if (running_) pids.push_back(running_->pid);
   for (const auto& child : killed_) pids.push_back(child->pid);
   std::vector<Forebear> sessions;
   for (const pid_t session : sessions_) sessions.push_back({.pid = session});
   const std::vector<pid_t> heirs = left_behind_by(sessions);
+  // The number of a session in which nobody is left may soon be a worker's.
+  std::vector<pid_t> alive = pids;
+  for (const pid_t heir : heirs) alive.push_back(::getsid(heir));
+  std::erase_if(sessions_, [&](pid_t session) { return std::ranges::find(alive, session) == alive.end(); });
   pids.insert(pids.end(), heirs.begin(), heirs.end());
   return pids;
 }

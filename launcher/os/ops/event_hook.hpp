@@ -42,7 +42,7 @@ class EventHook {
   /// The job is over: waits for what is left to be told, hook_farewell at most.
   Task<> finish();
   /// Who runs for it, and what that has left behind: of no attempt.
-  [[nodiscard]] std::vector<pid_t> spared() const;
+  [[nodiscard]] std::vector<pid_t> spared();
 
  private:
   struct Child;
