@@ -210,6 +210,25 @@ TEST_CASE("so many follow, and no more", "[net][ops]") {
   REQUIRE(third.hears("event: snapshot\n"));
 }
 
+TEST_CASE("a stream has its place from when it is asked for", "[net][ops]") {
+  OpsServer server{{.streams_max = 2}};
+  server.jobs.hosting = false;
+  std::vector<HttpServer::Reply> asked;
+  server.jobs.others = [&](const OpsCall&, HttpServer::Reply reply) { asked.push_back(std::move(reply)); };
+  auto first = server.connect();
+  first.ask("/v1/stream");
+  auto second = server.connect();
+  second.ask("/v1/jobs/job/stream");
+  REQUIRE(server.until([&] { return asked.size() == 2; }));
+  REQUIRE(server.status_of("/v1/stream") == 503);
+  REQUIRE(asked.size() == 2);
+  asked.front()(OpsAnswer{.status = 404});  // no stream came of it
+  REQUIRE(server.until([&] { return server.http.streams() == 1; }));
+  auto third = server.connect();
+  third.ask("/v1/stream");
+  REQUIRE(server.until([&] { return asked.size() == 3; }));
+}
+
 TEST_CASE("who follows all jobs sees them come and go", "[net][ops]") {
   OpsServer server;
   server.jobs.add("first");

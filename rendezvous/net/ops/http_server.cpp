@@ -9,6 +9,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <list>
+#include <optional>
 #include <utility>
 
 #include "rendezvous/net/io/asio.hpp"
@@ -81,6 +82,22 @@ struct Connection {
   Timer wake;  ///< cancelled when there is something to send
 };
 using Connections = std::list<std::shared_ptr<Connection>>;
+
+/// One of the streams that may be followed, taken from when it is asked for.
+class StreamPlace {
+ public:
+  explicit StreamPlace(std::size_t& streams) : streams_{++streams} {}
+  StreamPlace(const StreamPlace&) = delete;
+  StreamPlace& operator=(const StreamPlace&) = delete;
+  ~StreamPlace() { --streams_; }
+
+ private:
+  std::size_t& streams_;
+};
+
+bool wants_stream(const OpsCall& call) {
+  return call.route == OpsRoute::job_stream || call.route == OpsRoute::jobs_stream;
+}
 
 /// An answer that is being made.
 struct Awaited {
@@ -168,17 +185,25 @@ Task<bool> HttpServer::Impl::exchange(std::shared_ptr<Connection> connection) {
   const bool keep_alive = !error && parser.is_done() && parser.keep_alive();
   const bool head = !error && parser.get().method() == http::verb::head;
   OpsReply reply = OpsAnswer{};
+  std::optional<StreamPlace> place;
   if (const auto* refusal = std::get_if<Refusal>(&call)) {
     reply = answer_of(*refusal);
   } else {
     connection->door->last_request = std::chrono::steady_clock::now();
     const OpsCall& what = std::get<OpsCall>(call);
-    reply = co_await performed(what);
+    const bool full = wants_stream(what) && streams >= limits_.streams_max;
+    if (wants_stream(what) && !full) place.emplace(streams);
+    if (full) {
+      reply = answer_of({503, "too_many_streams", fmt::format("{} streams are followed already", streams), ""});
+    } else {
+      reply = co_await performed(what);
+    }
   }
   if (auto* const source = std::get_if<std::shared_ptr<FrameSource>>(&reply)) {
     co_await followed(connection, *source);
     co_return false;
   }
+  place.reset();
   if (std::find(idle_.begin(), idle_.end(), connection) == idle_.end()) idle_.push_back(connection);
   const OpsAnswer& answer = std::get<OpsAnswer>(reply);
   co_return co_await answered(*connection, answer, head, keep_alive);
@@ -208,10 +233,6 @@ Task<OpsReply> HttpServer::Impl::performed(const OpsCall& call) {
   const auto nothing = [](int status, const char* code, std::string message) {
     return OpsReply{answer_of({status, code, std::move(message), ""})};
   };
-  const bool is_stream = call.route == OpsRoute::job_stream || call.route == OpsRoute::jobs_stream;
-  if (is_stream && streams >= limits_.streams_max) {
-    co_return nothing(503, "too_many_streams", fmt::format("{} streams are followed already", streams));
-  }
   const auto awaited = std::make_shared<Awaited>(loop_);
   awaited->made.expires_after(limits_.answer);
   std::string failure;
@@ -257,7 +278,6 @@ Task<bool> HttpServer::Impl::written(Connection& connection, std::string_view by
 }
 
 Task<> HttpServer::Impl::followed(std::shared_ptr<Connection> connection, std::shared_ptr<FrameSource> source) {
-  ++streams;
   ++connection->door->streams;
   ++answers[200];
   source->set_wake([connection] { connection->wake.cancel(); });
@@ -279,7 +299,6 @@ Task<> HttpServer::Impl::followed(std::shared_ptr<Connection> connection, std::s
   }
   source->set_wake({});
   --connection->door->streams;
-  --streams;
 }
 
 /// Ends our side and listens for a while to what was on its way.
