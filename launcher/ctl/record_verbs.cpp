@@ -1,11 +1,9 @@
 // ledger, report, timeline and explain: what jobs have left.
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <filesystem>
 
 #include "launcher/core/record/time_fold.hpp"
 #include "launcher/core/record/timeline.hpp"
@@ -15,12 +13,11 @@
 #include "launcher/ctl/target.hpp"
 #include "launcher/ctl/values.hpp"
 #include "launcher/ctl/verbs.hpp"
+#include "launcher/os/io/named_file.hpp"
 #include "launcher/os/io/regular_file.hpp"
 #include "rendezvous/core/ops/page_text.hpp"
 #include "rendezvous/core/text/printable.hpp"
 #include "rendezvous/core/text/utc_text.hpp"
-#include "rendezvous/net/io/unique_fd.hpp"
-#include "rendezvous/net/io/write_all.hpp"
 
 namespace torchup {
 namespace {
@@ -52,19 +49,14 @@ void add_to_fold(TimeFold& fold, std::string_view line, const std::string& node)
   fold.add(**event);
 }
 
-/// -: stdout. The file is there whole, or as it was before.
-int write_output(const std::string& path, std::string_view text) {
+/// -: stdout. A file is there whole, or as it was before. What is none (a device, a FIFO) is written into, and so is
+/// what a link leads to.
+int write_output(const std::string& path, const std::string& text) {
   if (path == "-") return give(text);
-  const std::string unready = path + ".new";
-  UniqueFd file{::open(unready.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-  const int error = file ? write_all(file.get(), text) : errno;
-  file.reset();
-  if (error != 0 || ::rename(unready.c_str(), path.c_str()) != 0) {
-    const auto failed = system_error(error != 0 ? error : errno, printable(path));
-    ::unlink(unready.c_str());
-    return complain(failed.message(), CtlExit::usage);
-  }
-  return CtlExit::done;
+  std::error_code unknown;
+  const bool is_link = std::filesystem::is_symlink(path, unknown);
+  const auto written = is_link ? overwrite_file_now(path, text) : replace_file_now(path, text);
+  return written ? CtlExit::done : complain(printable(written.error().message()), CtlExit::usage);
 }
 
 int show_ledger(const Command& command, const TimeLedger& ledger, const LedgerCounts& counts) {

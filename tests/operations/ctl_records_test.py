@@ -84,6 +84,36 @@ class Records(Ctl):
         self.assertEqual(names, {"one-host (1)", "one-host (2)"})
         self.assertTrue(any(each["ph"] == "X" for each in events))
 
+    def test_what_is_no_file_is_written_into_and_stays(self):
+        for name in ("fifo", "link", "missing"):
+            (self.folder / name).mkdir()
+        fifo = self.folder / "fifo" / "trace"
+        os.mkfifo(fifo)
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        link, target = (self.folder / "link" / name for name in ("trace", "target"))
+        target.write_text("x" * 100_000)
+        link.symlink_to("target")
+        missing = self.folder / "missing" / "trace"
+        missing.symlink_to("target")
+        text = self.ctl("timeline", *self.files, "-o", "-", code=0).stdout
+        for path in (fifo, link, missing):
+            self.ctl("timeline", *self.files, "-o", path, code=0)
+        self.assertTrue(fifo.is_fifo())
+        self.assertEqual(os.read(reader, 1 << 20).decode(), text)
+        for path in (link, missing):
+            self.assertTrue(path.is_symlink())
+            self.assertEqual(path.read_text(), text)
+
+    def test_a_file_is_made_under_a_name_that_nobody_can_lay(self):
+        output, victim = self.folder / "trace", self.folder / "victim"
+        victim.write_text("precious")
+        (self.folder / "trace.new").symlink_to("victim")
+        self.ctl("timeline", *self.files, "-o", output, code=0)
+        self.assertEqual(victim.read_text(), "precious")
+        self.assertFalse(output.is_symlink())
+        self.assertEqual([path.name for path in self.folder.glob("*trace*") if path.name != "trace.new"], ["trace"])
+
     def test_the_schema_of_events(self):
         self.assertEqual(json.loads(self.ctl("events", "--schema", code=0).stdout)["$schema"],
                          "https://json-schema.org/draft/2020-12/schema")
