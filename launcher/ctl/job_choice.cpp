@@ -47,6 +47,10 @@ std::optional<std::int64_t> as_pid(std::string_view word) {
 
 bool SeenJob::of_one_node() const { return integer_in(row, "max_nodes") == 1; }
 
+bool is_named_whole(const SeenJob& job, std::string_view word) {
+  return job.run_id == word || (job.pid && job.pid == as_pid(word));
+}
+
 std::vector<SeenJob> seen_jobs(std::size_t door, const json& answer) {
   std::vector<SeenJob> jobs;
   const json* const rows = member(answer, "jobs");

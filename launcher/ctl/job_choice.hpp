@@ -27,6 +27,9 @@ struct SeenJob {
 /// The rows of an answer to `GET /v1/jobs`; those without a run id are none.
 [[nodiscard]] std::vector<SeenJob> seen_jobs(std::size_t door, const json& answer);
 
+/// Whether `word` is all of its run id, or its launcher's pid: another job can be meant by no more than that.
+[[nodiscard]] bool is_named_whole(const SeenJob& job, std::string_view word);
+
 struct NoChoice {
   std::string text;                          ///< what is wrong, for people
   std::vector<std::string> candidates = {};  ///< those that it could be

@@ -24,9 +24,13 @@ int give_order(const Command& command, const Target& target, const std::string& 
   return give(printable_start(text_in(said, "accepted"), 2000) + "\n");
 }
 
-/// To the job that the command is about.
+/// The job that the command is about.
+std::variant<Target, int> find_ordered(const Command& command) {
+  return find_target(command, command.operands.empty() ? "" : command.operands[0], Errand::order);
+}
+
 int order_job(const Command& command, std::string_view verb, const json& body) {
-  const auto found = find_target(command, command.operands.empty() ? "" : command.operands[0]);
+  const auto found = find_ordered(command);
   if (const int* const code = std::get_if<int>(&found)) return *code;
   const auto& target = std::get<Target>(found);
   return give_order(command, target, target.path(fmt::format("/{}", verb)), body);
@@ -63,7 +67,7 @@ int run_resize(const Command& command) {
 int run_drain(const Command& command) {
   if (!command.options.has("node"))
     return complain(fmt::format("{} needs --node N: node id, group rank or host", command.verb->name), CtlExit::usage);
-  const auto found = find_target(command, command.operands.empty() ? "" : command.operands[0]);
+  const auto found = find_ordered(command);
   if (const int* const code = std::get_if<int>(&found)) return *code;
   const auto& target = std::get<Target>(found);
   const auto snapshot = ask_json(target.door, {.target = target.path()});

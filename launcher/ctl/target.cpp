@@ -9,6 +9,7 @@
 
 #include "rendezvous/core/text/percent.hpp"
 #include "rendezvous/core/text/printable.hpp"
+#include "rendezvous/core/text/wording.hpp"
 #include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
@@ -35,20 +36,23 @@ std::variant<Doors, int> port_door(const Command& command, const std::string& en
 /// What everybody has told of jobs so far.
 struct Heard {
   std::vector<SeenJob> jobs;
-  std::optional<Trouble> trouble;  ///< of somebody who did answer, with no
-  bool silent = false;             ///< somebody has not answered yet
+  std::optional<Trouble> trouble;        ///< of somebody who did answer, with no
+  std::vector<std::string> untold = {};  ///< doors where nobody has said what is there
+  bool silent = false;                   ///< for some of them that may come yet
 };
 
 Heard hear(const std::vector<Door>& doors, const std::vector<Exchange>& exchanges) {
   Heard heard;
   for (std::size_t i = 0; i < exchanges.size(); ++i) {
     const auto answer = exchanges[i].answer();
-    if (!answer && answer.error().code == boost::system::errc::connection_refused)
-      continue;  // nobody is there any more
+    // Nobody is there any more.
+    if (!answer && answer.error().code == boost::system::errc::connection_refused) continue;
+    if (!answer && answer.error().code == boost::system::errc::no_such_file_or_directory) continue;
     heard.silent = heard.silent || !exchanges[i].done();
     const auto body = json_of(doors[i], answer);
     if (const auto* trouble = std::get_if<Trouble>(&body)) {
       heard.trouble = *trouble;
+      heard.untold.push_back(doors[i].name());
       continue;
     }
     for (SeenJob& job : seen_jobs(i, std::get<json>(body))) heard.jobs.push_back(std::move(job));
@@ -72,6 +76,20 @@ int tell_no_choice(const NoChoice& none, const Heard& heard) {
   for (const std::string& name : none.candidates) text += "\n  " + name;
   if (none.may_come && heard.silent) text += ", and somebody does not answer (torchupctl ps)";
   return complain(text, CtlExit::no);
+}
+
+/// The job that was found; a number: it may be another that is meant.
+std::variant<Target, int> checked(Target target, const Heard& heard, bool named_whole, Errand errand) {
+  if (named_whole || heard.untold.empty()) return target;
+  const std::string who = join_names(heard.untold);
+  if (errand == Errand::look) {
+    complain(fmt::format("what is at {} does not answer, and may be meant too", who), 0);
+    return target;
+  }
+  return complain(fmt::format("what is at {} does not answer, and may be meant: name the job by its whole run id, or "
+                              "its launcher's pid",
+                              who),
+                  CtlExit::no);
 }
 
 }  // namespace
@@ -107,7 +125,7 @@ std::string Target::path(std::string_view rest) const {
   return fmt::format("/v1/jobs/{}{}", percent_encoded(run_id), rest);
 }
 
-std::variant<Target, int> find_target(const Command& command, const std::string& word) {
+std::variant<Target, int> find_target(const Command& command, const std::string& word, Errand errand) {
   const auto found = find_doors(command);
   if (const int* const code = std::get_if<int>(&found)) return *code;
   const auto& [doors, local] = std::get<Doors>(found);
@@ -116,15 +134,16 @@ std::variant<Target, int> find_target(const Command& command, const std::string&
   std::vector<Exchange> exchanges;
   exchanges.reserve(doors.size());
   for (const Door& door : doors) exchanges.push_back(begin_exchange(door, {.target = "/v1/jobs"}, until));
-  // One that has stopped keeps nobody waiting who has found what he looks for.
+  // One that has stopped keeps nobody waiting who says which other he means.
   for (const TimePoint limit : {local ? begin + first_look_limit : until, until}) {
     run_exchanges(exchanges, limit);
     const Heard heard = hear(doors, exchanges);
     auto choice = choose_job(heard.jobs, word);
-    if (const auto* job = std::get_if<const SeenJob*>(&choice))
-      return Target{doors[(*job)->door], (*job)->run_id, (*job)->row};
+    const auto* const job = std::get_if<const SeenJob*>(&choice);
+    const bool named_whole = job && is_named_whole(**job, word);
+    if (heard.silent && !named_whole && limit < until) continue;
+    if (job) return checked({doors[(*job)->door], (*job)->run_id, (*job)->row}, heard, named_whole, errand);
     const auto& none = std::get<NoChoice>(choice);
-    if (none.may_come && heard.silent && limit < until) continue;
     if (none.may_come && is_silent_launcher(doors, exchanges, word))
       return complain(fmt::format("the launcher {} does not answer", word), CtlExit::nobody);
     return tell_no_choice(none, heard);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <variant>
@@ -32,7 +33,14 @@ struct Target {
   /// "/v1/jobs/ID" and what follows.
   [[nodiscard]] std::string path(std::string_view rest = {}) const;
 };
+/// What somebody wants of it. An order is given to nobody's job by mistake.
+enum class Errand : std::uint8_t { look, order };
 /// A number: there is none, which is told on stderr.
-[[nodiscard]] std::variant<Target, int> find_target(const Command& command, const std::string& word);
+///
+/// A job that `word` names whole is found as soon as its launcher has answered. Any other word may mean one whose
+/// launcher has not answered yet: that is waited for, answer_limit at most. Where one is silent until then, an order is
+/// refused, and who wants to look is told of it.
+[[nodiscard]] std::variant<Target, int> find_target(const Command& command, const std::string& word,
+                                                    Errand errand = Errand::look);
 
 }  // namespace torchup

@@ -157,6 +157,30 @@ class Which(Ctl):
         self.assertLess(time.monotonic() - begin, 2.9)  # less than it takes to give one up
         self.assertIn("the launcher 14 does not answer", self.ctl("status", "14", code=67).stderr)
 
+    def test_one_that_hangs_may_be_meant_by_a_beginning(self):
+        self.launcher(lambda request: None, 14)
+        done = self.ctl("status", "g", "--json", code=0)
+        self.assertEqual(json.loads(done.stdout)["run_id"], "gpt")
+        self.assertIn("14-0badcafe.sock", done.stderr)
+        accepted = {"/stop": lambda request: response({"accepted": "so be it"}, 202)}
+        alone = self.launcher(Job("alone", 15, more=accepted), 15)
+        self.assertIn("14-0badcafe.sock", self.ctl("stop", "al", code=1).stderr)
+        self.assertEqual([request for request in alone.requests if request.method == "POST"], [])
+        for word in ("alone", "15"):
+            begin = time.monotonic()
+            self.assertEqual(self.ctl("stop", word, code=0).stdout, "so be it\n")
+            self.assertLess(time.monotonic() - begin, 2.9)
+
+    def test_one_that_is_slow_may_be_meant_by_a_beginning(self):
+        def slow(request):
+            time.sleep(1)
+            return Job("gpt-2", 14)(request)
+
+        self.launcher(slow, 14)
+        done = self.ctl("status", "g", code=1)
+        self.assertIn("gpt (pid 13)", done.stderr)
+        self.assertIn("gpt-2 (pid 14)", done.stderr)
+
 
 class Answers(Ctl):
     def test_no_job_at_all(self):

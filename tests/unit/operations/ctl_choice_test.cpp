@@ -44,6 +44,13 @@ TEST_CASE("a job is meant by its run id, a launcher's pid, or a beginning that o
   REQUIRE(std::get<NoChoice>(choose_job({}, "")).may_come);
 }
 
+TEST_CASE("a job is named whole by its run id or its pid", "[unit][ctl]") {
+  for (const char* word : {"mnist", "10"}) CHECK(is_named_whole(job("mnist", 10), word));
+  for (const char* word : {"", "mn", "1", "010x", "mnist-2"}) CHECK_FALSE(is_named_whole(job("mnist", 10), word));
+  CHECK_FALSE(is_named_whole(job("mnist", {}), "10"));
+  CHECK_FALSE(is_named_whole(job("mnist", {}), ""));
+}
+
 TEST_CASE("launchers of one job of several nodes are one job, two of one node each are two", "[unit][ctl]") {
   std::vector<SeenJob> jobs{job("a", {}), job("a", 10), job("a", 11)};
   jobs[1].row["mark"] = "!";
