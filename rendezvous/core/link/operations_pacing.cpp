@@ -26,4 +26,12 @@ std::optional<NodeEvent> EventAllowance::admit(std::string line, TimePoint now) 
   return NodeEvent{std::move(line), lost_};
 }
 
+void keep_room(Answer& answer, std::size_t unsent) {
+  if (unsent + answer.body.size() <= answers_unsent_bytes_max) return;
+  answer = {.number = answer.number,
+            .status = 503,
+            .type = "application/json",
+            .body = R"({"error":{"code":"busy","message":"Too many answers are on their way; ask again"}})"};
+}
+
 }  // namespace torchup

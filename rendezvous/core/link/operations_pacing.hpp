@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,5 +48,11 @@ class EventAllowance {
   std::optional<TimePoint> empty_at_;  ///< when the allowance would have been used up, if it had been used evenly
   std::uint64_t lost_ = 0;
 };
+
+/// What may wait for a peer that is slower to read than it is answered: far less than that for which it is dropped
+/// (net/io/frame_socket), for the job's own words come by the same connection.
+inline constexpr std::size_t answers_unsent_bytes_max = std::size_t{512} << 10;
+/// An answer that would bring what waits above that, of which there is `unsent` already, becomes a short 503.
+void keep_room(Answer& answer, std::size_t unsent);
 
 }  // namespace torchup

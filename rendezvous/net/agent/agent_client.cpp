@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "rendezvous/core/link/operations_pacing.hpp"
 #include "rendezvous/net/io/dialer.hpp"
 #include "rendezvous/net/io/frame_socket.hpp"
 #include "rendezvous/net/io/lasting_clock.hpp"
@@ -191,10 +192,11 @@ class Client final : public std::enable_shared_from_this<Client> {
     if (sockets_.empty()) say_finished();
   }
 
-  void perform(const link::Write& write) {
-    if (const auto socket = sockets_.find(write.line); socket != sockets_.end()) {
-      socket->second->write(encode(write.frame));
-    }
+  void perform(link::Write& write) {
+    const auto socket = sockets_.find(write.line);
+    if (socket == sockets_.end()) return;
+    if (auto* const answer = std::get_if<Answer>(&write.frame)) keep_room(*answer, socket->second->unsent_bytes());
+    socket->second->write(encode(write.frame));
   }
 
   void perform(const link::Close& close) {

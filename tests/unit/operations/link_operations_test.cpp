@@ -127,6 +127,18 @@ TEST_CASE("a short lease makes no more reports", "[unit][link]") {
   REQUIRE(taken == 20);
 }
 
+TEST_CASE("an answer that would fill the way becomes a short one", "[unit][link]") {
+  Answer answer{.number = 7, .type = "text/plain", .body = std::string(answer_body_bytes_max, 'x'), .offset = 3};
+  const Answer whole = answer;
+  keep_room(answer, answers_unsent_bytes_max - answer_body_bytes_max);
+  REQUIRE(answer == whole);
+  keep_room(answer, answers_unsent_bytes_max - answer_body_bytes_max + 1);
+  REQUIRE(answer.number == 7);
+  REQUIRE(answer.status == 503);
+  REQUIRE(answer.body.size() < 128);
+  REQUIRE_FALSE(answer.offset);
+}
+
 TEST_CASE("of events 10 a second are told, and those that are lost are counted", "[unit][link]") {
   Linked agent;
   for (int i = 0; i < 60; ++i) agent.say(NodeEvent{.line = std::to_string(i)});
