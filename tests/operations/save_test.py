@@ -3,7 +3,6 @@
 usage: save_test.py TORCHUP EXAMPLES TORCHUPD TORCHUPCTL [name of a test ...]
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -84,17 +83,13 @@ class Save(TimeJob, unittest.TestCase):
         self.addCleanup(daemon.end, LIMIT_S)
         job = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={daemon.endpoint}", "--rdzv-id=saves")
         agents = [self.launch(*job) for _ in range(2)]
-        # An agent looks at its workers' pages each second: whoever is not known to report steps is not asked to save.
-        until(lambda: len(steps := self.reported_steps()) == 2 and all(steps.values()), "both nodes tell of steps")
+        # The first step has ended: long before the next of an agent's looks, which come each second, that counts.
+        self.wait_for_steps(2, 2)
         return agents
 
     def ctl(self, *words):
         return subprocess.run([TORCHUPCTL, *words, "saves"], capture_output=True, text=True, timeout=LIMIT_S,
                               env=self.environment)
-
-    def reported_steps(self):
-        told = self.ctl("status", "--json")
-        return {name: node["step"] or 0 for name, node in json.loads(told.stdout)["nodes"].items()} if told.returncode == 0 else {}
 
     def order(self, *words):
         done = self.ctl(*words)

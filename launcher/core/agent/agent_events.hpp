@@ -143,6 +143,10 @@ using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOp
                                 StatesSeen, LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, ChecksDone,
                                 NodesCompared, FaultAnswered, SignalArrived, EndOfTime, Wake>;
 
+/// Whether the round or the job ends by plan, with time for workers to save. Those are asked that have ended a step
+/// until now: their pages are to be looked at (StepsSeen) right before the machine hears of it.
+[[nodiscard]] bool is_planned_stop(const CoordinatorMessage& message);
+
 // Actions.
 
 struct Send {

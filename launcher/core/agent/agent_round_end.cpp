@@ -1,11 +1,18 @@
 #include <algorithm>
 #include <csignal>
 #include <utility>
+#include <variant>
 
 #include "launcher/core/agent/agent.hpp"
 
 /// How the coordinator ends a round: at once, or by plan, before which workers save.
 namespace torchup {
+
+bool is_planned_stop(const CoordinatorMessage& message) {
+  if (const auto* stop = std::get_if<StopWorkers>(&message)) return stop->save;
+  const auto* const end = std::get_if<End>(&message);
+  return end != nullptr && end->verdict.save;
+}
 
 void Agent::obey(const StopWorkers& message) {
   if (verdict_) return;

@@ -201,7 +201,9 @@ class AgentRunner {
 
   void on_link(LinkEvent event) {
     if (auto* message = std::get_if<CoordinatorMessage>(&event)) {
-      if (!operations_.takes(*message)) handle(FromCoordinator{std::move(*message), link_->is_foreign()});
+      if (operations_.takes(*message)) return;
+      if (is_planned_stop(*message)) on_watch(StepsSeen{workers_.steps()});
+      handle(FromCoordinator{std::move(*message), link_->is_foreign()});
     } else {
       auto& lost = std::get<LinkLost>(event);
       handle(CoordinatorLost{lost.exit_code, std::move(lost.reason)});
@@ -276,8 +278,6 @@ class AgentRunner {
     sweep_.discard_cgroup();
     spawn(loop_, "finish", finish(std::move(action)));
   }
-
-  // What takes its time.
 
   /// What was told until then is to be read.
   Task<> kill_node(InjectFault action) {

@@ -58,6 +58,16 @@ TEST_CASE("a planned stop asks workers to save, and signals nobody who does", "[
   }
 }
 
+TEST_CASE("before a planned stop, and no other, it is looked who has ended a step", "[unit][agent]") {
+  CHECK(is_planned_stop(CoordinatorMessage{planned_stop()}));
+  CHECK_FALSE(is_planned_stop(CoordinatorMessage{StopWorkers{Round{0}, StopCause::worker_failure, "rank 1 failed"}}));
+  Verdict verdict;
+  CHECK_FALSE(is_planned_stop(CoordinatorMessage{End{verdict}}));
+  verdict.save = true;
+  CHECK(is_planned_stop(CoordinatorMessage{End{verdict}}));
+  CHECK_FALSE(is_planned_stop(CoordinatorMessage{Waiting{}}));
+}
+
 TEST_CASE("where no worker has ended a step, a planned stop signals at once", "[unit][agent]") {
   Running job;
   SECTION("none has said anything") {}
