@@ -168,6 +168,33 @@ TEST_CASE("stacks of all ranks are their nodes' together, in the order of ranks"
   REQUIRE(job.given->body == (here_first ? "HE" : "EH"));
 }
 
+TEST_CASE("a node that cannot give its stacks spoils not those of the others", "[net][ops]") {
+  Looked job;
+  REQUIRE_FALSE(job.ask("GET", "/v1/jobs/a%2Fb/stacks"));
+  const bool here_first = job.first_rank("elsewhere") > 0;
+  job.given.reset();
+  const std::string refusal = R"({"error":{"code":"no_looks","message":"no one may look\nhere"}})";
+  const auto refuses = [&](const Agent& agent) {
+    agent.attendance->said(
+        Answer{.number = agent.asked().at(0).number, .status = 503, .type = "application/json", .body = refusal});
+  };
+  refuses(job.elsewhere);
+  SECTION("it is told why") {
+    job.here.attendance->said(Answer{.number = job.here.asked().at(0).number, .type = text_content, .body = "H"});
+    REQUIRE(job.given);
+    REQUIRE(job.given->status == 200);
+    REQUIRE(job.given->content_type == text_content);
+    REQUIRE(job.given->body ==
+            (here_first ? "H\nnode elsewhere: no one may look\n" : "node elsewhere: no one may look\nH"));
+  }
+  SECTION("but where none can it is refused") {
+    refuses(job.here);
+    REQUIRE(job.given);
+    REQUIRE(job.given->status == 503);
+    REQUIRE(job.given->body == refusal);
+  }
+}
+
 TEST_CASE("without a token what workers wrote crosses no machine", "[net][ops]") {
   Looked job{""};
   const int first = job.first_rank("elsewhere");

@@ -10,6 +10,7 @@
 
 #include "rendezvous/core/ops/note_event.hpp"
 #include "rendezvous/core/text/json_text.hpp"
+#include "rendezvous/core/text/printable.hpp"
 #include "rendezvous/net/daemon/status_text.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 
@@ -31,16 +32,39 @@ bool has_rank(const JobView::Node& node, Rank rank) {
 /// Among all nodes of all jobs.
 std::string name_of(const RunId& run_id, const NodeId& node) { return node.value() + "\n" + run_id.value(); }
 
-/// Answers of several nodes, put together in their order.
+/// Why a node has not given what it was asked for, in one line.
+std::string reason_of(const OpsAnswer& refused) {
+  constexpr std::size_t reason_bytes_max = 512;
+  static const nlohmann::json::json_pointer message{"/error/message"};
+  const auto json = nlohmann::json::parse(refused.body, nullptr, false);
+  const bool has_message = json.is_object() && json.contains(message) && json.at(message).is_string();
+  const std::string reason = has_message ? json.at(message).get<std::string>() : refused.body;
+  return printable_start(reason.substr(0, reason.find('\n')), reason_bytes_max);
+}
+
+/// Answers of several nodes, put together in their order. Of one that has none to give it says why; where none has, the
+/// first refusal is that of all.
 struct Gathered {
   HttpServer::Reply reply;
+  std::vector<std::string> hosts;
   std::vector<OpsAnswer> answers;
   std::size_t open = 0;
 
   void close_if_all() {
     if (open > 0) return;
-    OpsAnswer all = answers.front();
-    for (std::size_t at = 1; at < answers.size(); ++at) all.body += answers[at].body;
+    const auto good = std::ranges::find(answers, 200, &OpsAnswer::status);
+    if (good == answers.end()) return reply(std::move(answers.front()));
+    std::string text;
+    for (std::size_t at = 0; at < answers.size(); ++at) {
+      if (answers[at].status == 200) {
+        text += answers[at].body;
+        continue;
+      }
+      if (!text.empty() && !text.ends_with('\n')) text += '\n';
+      text += fmt::format("node {}: {}\n", printable(hosts[at]), reason_of(answers[at]));
+    }
+    OpsAnswer all = std::move(*good);
+    all.body = std::move(text);
     reply(std::move(all));
   }
 };
@@ -151,6 +175,7 @@ void CoordinatorOps::ask_nodes(const OpsCall& call, HttpServer::Reply reply) {
   gathered->reply = std::move(reply);
   gathered->open = nodes.size();
   gathered->answers.resize(nodes.size());
+  for (const JobView::Node& node : nodes) gathered->hosts.push_back(node.host);
   for (std::size_t at = 0; at < nodes.size(); ++at) {
     const auto take = [gathered, at](OpsAnswer answer) {
       gathered->answers[at] = std::move(answer);
