@@ -22,8 +22,8 @@ const RunId run_id{"a/b"};
 /// An agent as the coordinator knows it; what it is told is kept.
 class Agent final : public Coordinator::Listener {
  public:
-  explicit Agent(Coordinator& coordinator, const RunId& job = run_id)
-      : attendance{coordinator.open(job, {.observed = "10.0.0.1"}, *this)} {}
+  explicit Agent(Coordinator& coordinator, const std::string& observed = "10.0.0.1", const RunId& job = run_id)
+      : attendance{coordinator.open(job, {.observed = observed, .coordinator = "10.0.0.9"}, *this)} {}
   void tell(CoordinatorMessage message) override { heard.push_back(std::move(message)); }
   void refuse(int, std::string) override {}
   void let_go(std::string) override {}
@@ -94,7 +94,7 @@ struct Looked {
   boost::asio::io_context loop;
   Coordinator coordinator{loop, {}, test::long_running()};
   CoordinatorOps onlookers;
-  Agent here{coordinator}, elsewhere{coordinator};
+  Agent here{coordinator, "127.0.0.1"}, elsewhere{coordinator};
   std::optional<OpsAnswer> given;
 };
 
@@ -215,6 +215,37 @@ TEST_CASE("without a token what workers wrote crosses no machine", "[net][ops]")
   REQUIRE(job.elsewhere.answered()->status == 403);
 }
 
+TEST_CASE("without a token a name opens nothing: where a node is seen counts", "[net][ops]") {
+  boost::asio::io_context loop;
+  Coordinator coordinator{loop, {}, test::long_running()};
+  CoordinatorOps onlookers{loop, coordinator, {}};
+  const std::string observed = GENERATE("10.0.0.1", "127.0.0.1", "::1", "10.0.0.9", "");
+  const bool near = observed != "10.0.0.1";  // 10.0.0.9 is by what it has reached us
+  Agent named{coordinator, observed}, other{coordinator, "10.0.0.2"};
+  for (const Agent* agent : {&named, &other}) agent->join(own_host_name() + (agent == &named ? "" : "2"));
+  for (const Agent* agent : {&named, &other}) {
+    if (Looked::is_told_to_host(*agent)) agent->attendance->said(StoreReady{Round{0}, Port{4000}});
+  }
+  loop.poll();
+  const auto asks_here = [&] {
+    const OpsRequest request{.method = "GET", .target = "/v1/jobs/a%2Fb/stacks", .headers = {}};
+    onlookers.service().perform(request, {.right = Right::control, .by = "user u (uid 7)", .proved = true}, "",
+                                [](const OpsReply&) {});
+    loop.restart();
+    loop.poll();
+  };
+  asks_here();
+  REQUIRE(named.asked().size() == (near ? 1 : 0));
+  REQUIRE(other.asked().empty());
+  // Another node that is seen at the same place, or has the same name, is not the one whose workers they are.
+  other.attendance->said(
+      Ask{.number = 4, .control = true, .by = "u", .method = "GET", .target = "/v1/jobs/a%2Fb/stacks"});
+  loop.restart();
+  loop.poll();
+  REQUIRE(named.asked().size() == (near ? 1 : 0));
+  REQUIRE(other.asked().size() == 1);
+}
+
 TEST_CASE("a node asks for its people, in its own job alone", "[net][ops]") {
   Looked job;
   const auto ask = [&](std::string method, std::string target, bool control, std::string body) {
@@ -240,7 +271,7 @@ TEST_CASE("a node asks for its people, in its own job alone", "[net][ops]") {
 
 TEST_CASE("a node learns nothing of jobs that are not its own", "[net][ops]") {
   Looked job;
-  const Agent other{job.coordinator, RunId{"another"}};
+  const Agent other{job.coordinator, "10.0.0.1", RunId{"another"}};
   other.join("third");
   const auto ask = [&](std::string target) {
     job.here.heard.clear();

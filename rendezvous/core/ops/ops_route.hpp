@@ -82,7 +82,7 @@ struct OpsCaller {
   bool proved = false;       ///< he sent a token that is right, or came by the unix socket
   bool by_socket = false;    ///< he came by the unix socket
   bool token_helps = false;  ///< there is a token with which he may more
-  std::string host = {};     ///< of the node that asks for him; empty: he asks here
+  std::string node = {};     ///< id of the node that asks for him; empty: he asks here
 };
 
 enum class OpsRoute : std::uint8_t {

@@ -316,6 +316,11 @@ bool Coordinator::tell_node(const RunId& run_id, const NodeId& node, Coordinator
   return job && job->tell_node(node, std::move(message));
 }
 
+bool Coordinator::is_near(const RunId& run_id, const NodeId& node) const {
+  const auto job = impl_->jobs_.find(run_id);
+  return job && job->is_near(node);
+}
+
 bool Coordinator::foretell(const RunId& run_id, Foretold foretold) {
   const auto job = impl_->job(run_id);
   if (!job) return false;

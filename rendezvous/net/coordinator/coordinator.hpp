@@ -106,6 +106,8 @@ class Coordinator {
   /// Says that to the member. Of what is large no more than a few at a time: who has too much to read is dropped.
   /// False: there is none, or it has no connection now.
   bool tell_node(const RunId& run_id, const NodeId& node, CoordinatorMessage message);
+  /// Whether the member was seen to come from this machine, whatever it calls itself.
+  [[nodiscard]] bool is_near(const RunId& run_id, const NodeId& node) const;
 
   /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run.
   void admit_torchrun(StoreServer& server, TorchrunHostOptions options);

@@ -7,6 +7,7 @@
 
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/link/message_bytes.hpp"
+#include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/net/coordinator/job_keeper.hpp"
 
 namespace torchup {
@@ -152,6 +153,14 @@ bool CoordinatorJob::tell_node(const NodeId& node, CoordinatorMessage message) {
   if (!peer || faulty()) return false;
   perform(Tell{*peer, std::move(message)});
   return true;
+}
+
+bool CoordinatorJob::is_near(const NodeId& node) const {
+  const auto known = members().slots().find(node.value());
+  if (known == members().slots().end()) return false;
+  const Member& member = members().at(known->second);
+  const std::string& observed = member.observed;
+  return observed.empty() || is_loopback(observed) || observed == member.reached;
 }
 
 // A fault of ours.

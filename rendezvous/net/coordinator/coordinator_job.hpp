@@ -55,6 +55,8 @@ class CoordinatorJob {
   void show(Peer peer, Coordinator::NodeWord word) const;
   /// As Coordinator::tell_node.
   bool tell_node(const NodeId& node, CoordinatorMessage message);
+  /// As Coordinator::is_near.
+  [[nodiscard]] bool is_near(const NodeId& node) const;
 
   // What was decided.
 

@@ -148,9 +148,11 @@ void CoordinatorOps::obey(const OpsCall& call, const HttpServer::Reply& reply) {
   reply(std::move(answer));
 }
 
-/// Without a token nobody can tell who asks from another machine: what workers wrote stays on theirs.
-bool CoordinatorOps::may_cross(const OpsCall& call, const std::string& host) const {
-  return !options_.token.empty() || host == (call.caller.host.empty() ? host_ : call.caller.host);
+/// Without a token nobody can tell who asks from another machine: what workers wrote stays on theirs. A node's name
+/// says nothing of that, for it chose that itself.
+bool CoordinatorOps::may_cross(const OpsCall& call, const std::string& node) const {
+  if (!options_.token.empty()) return true;
+  return call.caller.node.empty() ? coordinator_.is_near(RunId{call.run_id}, NodeId{node}) : call.caller.node == node;
 }
 
 /// Logs and stacks are nodes' own.
@@ -182,7 +184,7 @@ void CoordinatorOps::ask_nodes(const OpsCall& call, HttpServer::Reply reply) {
       --gathered->open;
       gathered->close_if_all();
     };
-    if (may_cross(call, nodes[at].host)) {
+    if (may_cross(call, nodes[at].node)) {
       const NodeId node{nodes[at].node};
       const auto send = [&](Ask question) { return coordinator_.tell_node(run_id, node, std::move(question)); };
       questions_.ask(name_of(run_id, node), call, send, take);
@@ -231,12 +233,7 @@ void CoordinatorOps::answer(const RunId& run_id, const NodeId& node, const Ask& 
     coordinator_.tell_node(run_id, node, answer_to(number, std::get<OpsAnswer>(std::move(reply))));
   };
   OpsCaller caller = caller_of(question);
-  for (const auto& [job, view] : coordinator_.jobs()) {
-    if (job != run_id) continue;
-    for (const JobView::Node& known : view.nodes) {
-      if (known.node == node.value()) caller.host = known.host;
-    }
-  }
+  caller.node = node.value();
   const OpsRequest request = request_of(question);
   const auto asked = routed(request, caller);
   const auto* call = std::get_if<OpsCall>(&asked);

@@ -68,7 +68,7 @@ class CoordinatorOps {
   void obey(const OpsCall& call, const HttpServer::Reply& reply);
   void ask_nodes(const OpsCall& call, HttpServer::Reply reply);
   void open_page(const HttpServer::Reply& reply);
-  [[nodiscard]] bool may_cross(const OpsCall& call, const std::string& host) const;
+  [[nodiscard]] bool may_cross(const OpsCall& call, const std::string& node) const;
   void heard(const RunId& run_id, const NodeId& node, Coordinator::NodeWord word);
   void answer(const RunId& run_id, const NodeId& node, const Ask& question);
   [[nodiscard]] OpsAnswer own_row(const RunId& run_id, Right right);
