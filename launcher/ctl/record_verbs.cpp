@@ -93,11 +93,12 @@ int ledger_of_job(const Command& command, const std::string& word) {
   const auto begin = read_utc(text_in(job, "started"));
   auto end = read_utc(text_in(job, "ended"));
   if (!end) end = read_utc(text_in(job, "now"));
-  return show_ledger(command, ledger_of(*parts),
-                     {.ranks = integer_in(job, "world_size").value_or(0),
+  LedgerCounts counts{.ranks = integer_in(job, "world_size"),
                       .lasted_us = begin && end ? std::max<std::int64_t>(*end - *begin, 0) : 0,
-                      .restarts = integer_in(job, "restart_count").value_or(0),
-                      .changes = integer_in(job, "membership_changes").value_or(0)});
+                      .restarts = integer_in(job, "restart_count"),
+                      .changes = integer_in(job, "membership_changes")};
+  if (counts.ranks == 0) counts.ranks.reset();  // there is no round now
+  return show_ledger(command, ledger_of(*parts), counts);
 }
 
 }  // namespace

@@ -62,6 +62,16 @@ class Records(Ctl):
         self.assertEqual(json.loads(self.ctl("ledger", "mnist", "--json", code=0).stdout), job.snapshot["ledger"])
         self.assertIn("75.5 % useful", self.ctl("ledger", code=0).stdout)
 
+    def test_a_job_does_not_say_how_many_steps_and_hangs_there_were(self):
+        job = Job()
+        job.snapshot.update(world_size=0, ledger={"rank_seconds": 100.0, "useful": 70.0, "redone": 20.0, "hang": 10.0,
+                                                  "basis": "steps"})
+        self.launcher(job)
+        text = self.ctl("ledger", code=0).stdout
+        self.assertIn("steps since the last checkpoints", text)
+        self.assertIn("until it was found", text)
+        self.assertNotRegex(text, r"\b0 (rank|step|hang)")
+
     def test_a_report_is_the_page_with_the_events_inside(self):
         output = self.folder / "report.html"
         self.ctl("report", *self.files, "--output", output, code=0)

@@ -200,8 +200,8 @@ void TimeFold::share_out(const Round& round, Totals& totals) {
     const double not_redone = (round.running - round.redone) / round.running;
     totals.ledger.move(Spent::useful, Spent::straggler, static_cast<std::int64_t>(std::min(excess * not_redone, 9e18)));
   }
-  totals.counts.redone_steps += round.redone_steps;
-  totals.counts.hangs += round.hung ? 1 : 0;
+  *totals.counts.redone_steps += round.redone_steps;
+  *totals.counts.hangs += round.hung ? 1 : 0;
   if (round.reported == 0 && round.unreported == 0) return;
   const LedgerBasis basis = round.unreported == 0 ? LedgerBasis::steps
                             : round.reported == 0 ? LedgerBasis::processes
@@ -221,7 +221,7 @@ void TimeFold::settle(Node& node) {
   charge(node, 0, node.seen, done_again, node.settled.ledger, round);
   share_out(round, node.settled);
   const Spent cause = cause_of(node, 0);
-  ++(cause == Spent::failure ? node.settled.counts.restarts : node.settled.counts.changes);
+  ++*(cause == Spent::failure ? node.settled.counts.restarts : node.settled.counts.changes);
   node.cause_before = cause;
   node.attempts.pop_front();
 }
@@ -249,19 +249,19 @@ TimeFold::Totals TimeFold::totals(std::optional<std::int64_t> now_us) const {
     const std::int64_t end = end_of(node, now_us);
     LedgerCounts counts = node.settled.counts;
     all.ledger += node.settled.ledger;
-    all.counts.redone_steps += counts.redone_steps;
-    all.counts.hangs += counts.hangs;
+    *all.counts.redone_steps += *counts.redone_steps;
+    *all.counts.hangs += *counts.hangs;
     if (node.settled.basis) all.basis = all.basis ? basis_of_both(*all.basis, *node.settled.basis) : node.settled.basis;
     all.ledger.add(Spent::waiting, node.ranks * (node.first_round.value_or(end) - node.started));
     for (std::size_t i = 0; i < node.attempts.size(); ++i) {
       const auto later = first_steps.upper_bound(node.attempts[i].round.round);
       const auto done_again = later == first_steps.end() ? std::nullopt : std::optional{later->second};
       charge(node, i, end, done_again, all.ledger, rounds[node.attempts[i].round.round]);
-      if (i + 1 < node.attempts.size()) ++(cause_of(node, i) == Spent::failure ? counts.restarts : counts.changes);
+      if (i + 1 < node.attempts.size()) ++*(cause_of(node, i) == Spent::failure ? counts.restarts : counts.changes);
     }
     counts.lasted_us = end - node.started;
     take_in(all.counts, counts);
-    all.counts.ranks += node.ranks;
+    *all.counts.ranks += node.ranks;
   }
   for (const auto& [number, round] : rounds) share_out(round, all);
   all.ledger.basis = all.basis.value_or(LedgerBasis::processes);

@@ -58,7 +58,7 @@ class TimeFold {
   };
   struct Totals {
     TimeLedger ledger = {};
-    LedgerCounts counts = {};
+    LedgerCounts counts = {.ranks = 0, .restarts = 0, .changes = 0, .redone_steps = 0, .hangs = 0};
     std::optional<LedgerBasis> basis = {};  ///< of the rounds in which a rank has run; nothing: there is none
   };
   struct Node {

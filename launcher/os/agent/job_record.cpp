@@ -286,7 +286,9 @@ Task<> JobRecord::tell_ledger() {
     const auto whole = onlooker_.whole_ledger ? co_await onlooker_.whole_ledger() : std::nullopt;
     if (!whole) co_return;
     ledger = whole->ledger;
-    counts.ranks = whole->ranks;
+    // Of other nodes' steps and hangs these are not.
+    counts = {
+        .ranks = whole->ranks, .lasted_us = counts.lasted_us, .restarts = counts.restarts, .changes = counts.changes};
   }
   std::vector<std::string> lines = ledger_lines(ledger, counts);
   log_->tell(LogLine{LogLevel::info, lines.front()});

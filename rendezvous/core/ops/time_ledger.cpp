@@ -71,14 +71,18 @@ std::string comment_on(Spent part, const TimeLedger& ledger, const LedgerCounts&
     case Spent::startup:
       return ledger.basis == LedgerBasis::processes ? "until the workers ran" : "until the first steps";
     case Spent::failure:
-      return counts.restarts == 0 ? "detection and stop"
-                                  : counted(counts.restarts, "restart", "restarts") + ": detection, stop, new start";
+      if (!counts.restarts) return "detection, stop, new start";
+      return *counts.restarts == 0 ? "detection and stop"
+                                   : counted(*counts.restarts, "restart", "restarts") + ": detection, stop, new start";
     case Spent::change:
-      return counted(counts.changes, "change", "changes") + " of the nodes: stop, new start";
+      if (!counts.changes) return "of the nodes: stop, new start";
+      return counted(*counts.changes, "change", "changes") + " of the nodes: stop, new start";
     case Spent::redone:
-      return counted(counts.redone_steps, "step", "steps") + " since the last checkpoints";
+      if (!counts.redone_steps) return "steps since the last checkpoints";
+      return counted(*counts.redone_steps, "step", "steps") + " since the last checkpoints";
     case Spent::hang:
-      return counted(counts.hangs, "hang", "hangs") + ": until it was found";
+      if (!counts.hangs) return "until it was found";
+      return counted(*counts.hangs, "hang", "hangs") + ": until it was found";
     case Spent::straggler:
       return "waiting for the slowest";
     case Spent::shutdown:
@@ -156,9 +160,11 @@ std::string ledger_json(const TimeLedger& ledger) {
 std::vector<std::string> ledger_lines(const TimeLedger& ledger, const LedgerCounts& counts) {
   const std::int64_t all = ledger.rank_us();
   const Unit unit = unit_of(all);
-  std::vector<std::string> lines{fmt::format("{} x {} = {:.1f} rank {}, {:.1f} % useful",
-                                             counted(counts.ranks, "rank", "ranks"), clock_text(counts.lasted_us),
-                                             in(unit, all), unit.word, share(ledger.us(Spent::useful), all))};
+  const std::string lasted = clock_text(counts.lasted_us);
+  const std::string whole = fmt::format("{:.1f} rank {}", in(unit, all), unit.word);
+  std::string head = counts.ranks ? fmt::format("{} x {} = {}", counted(*counts.ranks, "rank", "ranks"), lasted, whole)
+                                  : fmt::format("{} in {}", whole, lasted);
+  std::vector<std::string> lines{fmt::format("{}, {:.1f} % useful", head, share(ledger.us(Spent::useful), all))};
   std::vector<Loss> found;
   for (const Loss& loss : losses) {
     if (ledger.us(loss.part) > 0) found.push_back(loss);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,14 +63,14 @@ class TimeLedger {
 /// `{"rank_seconds": …, "useful": …, …, "basis": "steps"}`: seconds with six digits behind the point.
 [[nodiscard]] std::string ledger_json(const TimeLedger& ledger);
 
-/// What people are told beside the times.
+/// What people are told beside the times; nothing: it is not known, and not spoken of.
 struct LedgerCounts {
-  std::int64_t ranks = 0;
-  std::int64_t lasted_us = 0;     ///< the job
-  std::int64_t restarts = 0;      ///< after failures
-  std::int64_t changes = 0;       ///< of the membership
-  std::int64_t redone_steps = 0;  ///< by the rank with the most of them in each attempt
-  std::int64_t hangs = 0;         ///< attempts in which one was found
+  std::optional<std::int64_t> ranks = {};
+  std::int64_t lasted_us = 0;                     ///< the job
+  std::optional<std::int64_t> restarts = {};      ///< after failures
+  std::optional<std::int64_t> changes = {};       ///< of the membership
+  std::optional<std::int64_t> redone_steps = {};  ///< by the rank with the most of them in each attempt
+  std::optional<std::int64_t> hangs = {};         ///< attempts in which one was found
   friend bool operator==(const LedgerCounts&, const LedgerCounts&) = default;
 };
 

@@ -48,6 +48,15 @@ class History {
   TimeFold fold;
 };
 
+LedgerCounts counted(std::int64_t ranks, std::int64_t seconds, std::int64_t restarts, std::int64_t redone_steps) {
+  return {.ranks = ranks,
+          .lasted_us = seconds * second,
+          .restarts = restarts,
+          .changes = 0,
+          .redone_steps = redone_steps,
+          .hangs = 0};
+}
+
 using Parts = std::map<std::string, double>;
 
 /// In seconds, without those that are nothing.
@@ -77,7 +86,7 @@ TEST_CASE("a failure, with steps that were done again", "[unit][ledger]") {
                                {"shutdown", 2 * 5}});
   CHECK(ledger.rank_us() == 2 * 155 * second);
   CHECK(ledger.basis == LedgerBasis::steps);
-  CHECK(job.fold.counts() == LedgerCounts{.ranks = 2, .lasted_us = 155 * second, .restarts = 1, .redone_steps = 4});
+  CHECK(job.fold.counts() == counted(2, 155, 1, 4));
 }
 
 TEST_CASE("a failure of programs that report no steps", "[unit][ledger]") {
@@ -204,7 +213,7 @@ TEST_CASE("the ranks of a round on several nodes are one world", "[unit][ledger]
                                           {"useful", 80 - 40 - 4 + 10},
                                           {"failure", 10}});
   CHECK(job.fold.ledger().rank_us() == (70 + 80) * second);
-  CHECK(job.fold.counts() == LedgerCounts{.ranks = 2, .lasted_us = 80 * second, .restarts = 1, .redone_steps = 4});
+  CHECK(job.fold.counts() == counted(2, 80, 1, 4));
 }
 
 TEST_CASE("steps of some ranks are a mixed basis", "[unit][ledger]") {

@@ -85,8 +85,25 @@ TEST_CASE("people read the head, the four largest losses and the rest", "[unit][
                                         });
 }
 
+TEST_CASE("what was not counted is not spoken of", "[unit][ledger]") {
+  TimeLedger ledger = of({{Spent::useful, 50'000'000},
+                          {Spent::redone, 4'000'000},
+                          {Spent::failure, 3'000'000},
+                          {Spent::change, 2'000'000},
+                          {Spent::hang, 1'000'000}});
+  CHECK(ledger_lines(ledger, {.lasted_us = 60'000'000}) ==
+        std::vector<std::string>{
+            "1.0 rank minutes in 0:01:00, 83.3 % useful",
+            "  redone      6.7 %   0.07 min   steps since the last checkpoints",
+            "  failures    5.0 %   0.05 min   detection, stop, new start",
+            "  changes     3.3 %   0.03 min   of the nodes: stop, new start",
+            "  hangs       1.7 %   0.02 min   until it was found",
+        });
+}
+
 TEST_CASE("a short job without losses is a line", "[unit][ledger]") {
   CHECK(ledger_lines(of({{Spent::useful, 90'000'000}}), {.ranks = 1, .lasted_us = 90'000'000}) ==
         std::vector<std::string>{"1 rank x 0:01:30 = 1.5 rank minutes, 100.0 % useful"});
-  CHECK(ledger_lines({}, {}) == std::vector<std::string>{"0 ranks x 0:00:00 = 0.0 rank seconds, 0.0 % useful"});
+  CHECK(ledger_lines({}, {.ranks = 0}) ==
+        std::vector<std::string>{"0 ranks x 0:00:00 = 0.0 rank seconds, 0.0 % useful"});
 }
