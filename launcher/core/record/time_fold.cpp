@@ -31,11 +31,19 @@ std::int64_t part_of(std::int64_t time_us, double part) {
   return std::clamp(static_cast<std::int64_t>(static_cast<double>(time_us) * part), std::int64_t{0}, time_us);
 }
 
-/// The job's counters and clock, of which another node tells as well.
-void take_in(LedgerCounts& counts, const LedgerCounts& of_node) {
-  counts.lasted_us = std::max(counts.lasted_us, of_node.lasted_us);
-  counts.restarts = std::max(counts.restarts, of_node.restarts);
-  counts.changes = std::max(counts.changes, of_node.changes);
+/// Of a host, which has its ranks in one life after the other.
+void add_life(LedgerCounts& counts, const LedgerCounts& of_life) {
+  counts.ranks = std::max(counts.ranks, of_life.ranks);
+  counts.lasted_us = std::min(counts.lasted_us + of_life.lasted_us, life_max_us);
+  counts.restarts = counts.restarts.value_or(0) + *of_life.restarts;
+  counts.changes = counts.changes.value_or(0) + *of_life.changes;
+}
+
+/// The job's counters and clock, of which another host tells as well.
+void take_in(LedgerCounts& counts, const LedgerCounts& of_host) {
+  counts.lasted_us = std::max(counts.lasted_us, of_host.lasted_us);
+  counts.restarts = std::max(counts.restarts, of_host.restarts);
+  counts.changes = std::max(counts.changes, of_host.changes);
 }
 
 }  // namespace
@@ -64,6 +72,11 @@ struct TimeFold::Apply {
     if (Attempt* const cut = running()) cut->ended = at;
     node.attempts.push_back({});
     node.attempts.back().round = event;
+    RoundKey& newest = node.attempts.back().key;
+    newest = {0, event.round};
+    if (const auto& before = node.newest_round)
+      newest.first = event.round > before->second ? before->first : before->first + 1;
+    node.newest_round = newest;
     node.attempts.back().completed = at;
     if (!node.first_round) node.first_round = at;
     if (node.attempts.size() > attempts_kept_max) settle(node);
@@ -109,12 +122,21 @@ void TimeFold::add(const TimeEvent& event) {
   const auto is_of_host = [&](const Node& node) { return node.host == event.host; };
   const auto newest = std::find_if(nodes_.rbegin(), nodes_.rend(), is_of_host);
   if (const auto* started = std::get_if<te::JobStarted>(&event.body)) {
+    std::optional<RoundKey> newest_round;
+    if (newest != nodes_.rend() && newest->run_id == started->run_id && !newest->ended)
+      newest_round = newest->newest_round;
     if (newest != nodes_.rend() && newest->ended) std::erase_if(nodes_, is_of_host);
     run_id_ = started->run_id;
     const std::int64_t ranks = std::clamp(started->local_world_size, 0, local_workers_max);
     const std::int64_t at =
         std::clamp(event.monotonic_us, std::int64_t{0}, std::numeric_limits<std::int64_t>::max() - life_max_us);
-    nodes_.push_back({.host = event.host, .run_id = run_id_, .ranks = ranks, .started = at, .seen = at, .ended = {}});
+    nodes_.push_back({.host = event.host,
+                      .run_id = run_id_,
+                      .newest_round = newest_round,
+                      .ranks = ranks,
+                      .started = at,
+                      .seen = at,
+                      .ended = {}});
     return;
   }
   if (newest == nodes_.rend() || newest->ended) return;
@@ -227,15 +249,15 @@ void TimeFold::settle(Node& node) {
 }
 
 TimeFold::Totals TimeFold::totals(std::optional<std::int64_t> now_us) const {
-  std::map<std::int64_t, std::int64_t> first_steps;  // by round, of it or of any later one
+  std::map<RoundKey, std::int64_t> first_steps;  // of a round, or of any later one
   Rounds rounds;
   for (const Node& node : nodes_) {
     if (node.run_id != run_id_) continue;
     for (const Attempt& attempt : node.attempts) {
-      rounds[attempt.round.round];
+      rounds[attempt.key];
       for (const auto& [local_rank, rank] : attempt.ranks) {
         if (!rank.steps) continue;
-        const auto [least, is_new] = first_steps.try_emplace(attempt.round.round, rank.steps->first);
+        const auto [least, is_new] = first_steps.try_emplace(attempt.key, rank.steps->first);
         least->second = std::min(least->second, rank.steps->first);
       }
     }
@@ -244,6 +266,7 @@ TimeFold::Totals TimeFold::totals(std::optional<std::int64_t> now_us) const {
     at->second = std::min(at->second, later->second);
   }
   Totals all;
+  std::map<std::string, LedgerCounts> of_hosts;
   for (const Node& node : nodes_) {
     if (node.run_id != run_id_) continue;
     const std::int64_t end = end_of(node, now_us);
@@ -254,14 +277,18 @@ TimeFold::Totals TimeFold::totals(std::optional<std::int64_t> now_us) const {
     if (node.settled.basis) all.basis = all.basis ? basis_of_both(*all.basis, *node.settled.basis) : node.settled.basis;
     all.ledger.add(Spent::waiting, node.ranks * (node.first_round.value_or(end) - node.started));
     for (std::size_t i = 0; i < node.attempts.size(); ++i) {
-      const auto later = first_steps.upper_bound(node.attempts[i].round.round);
+      const auto later = first_steps.upper_bound(node.attempts[i].key);
       const auto done_again = later == first_steps.end() ? std::nullopt : std::optional{later->second};
-      charge(node, i, end, done_again, all.ledger, rounds[node.attempts[i].round.round]);
+      charge(node, i, end, done_again, all.ledger, rounds[node.attempts[i].key]);
       if (i + 1 < node.attempts.size()) ++*(cause_of(node, i) == Spent::failure ? counts.restarts : counts.changes);
     }
+    counts.ranks = node.ranks;
     counts.lasted_us = end - node.started;
+    add_life(of_hosts[node.host], counts);
+  }
+  for (const auto& [host, counts] : of_hosts) {
     take_in(all.counts, counts);
-    *all.counts.ranks += node.ranks;
+    *all.counts.ranks += *counts.ranks;
   }
   for (const auto& [number, round] : rounds) share_out(round, all);
   all.ledger.basis = all.basis.value_or(LedgerBasis::processes);

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "launcher/core/record/time_event.hpp"
 #include "rendezvous/core/ops/time_ledger.hpp"
@@ -29,8 +30,10 @@ namespace torchup {
 /// one that waited least is straggler, as far as it was not redone. The rest is useful.
 ///
 /// A host that starts again behind the end of its job begins another one, and what was known of it is forgotten; what
-/// has another run id than the newest node does not count. Of a
-/// node's attempts those beyond attempts_kept_max are settled by what is known then, each node for itself.
+/// has another run id than the newest node does not count. A host may have several lives in one job: a launcher that
+/// was killed, and started again. Rounds are counted from 0 again where those who made them began anew: what stands
+/// behind in a host's events is later, whatever its number. Of a node's attempts those beyond attempts_kept_max are
+/// settled by what is known then, each node for itself.
 class TimeFold {
  public:
   static constexpr std::size_t attempts_kept_max = 64;
@@ -47,8 +50,11 @@ class TimeFold {
     std::optional<std::int64_t> started, exited;
     std::optional<time_event::Steps> steps;
   };
+  /// How often rounds have been counted from 0 again before it, and its number.
+  using RoundKey = std::pair<std::int64_t, std::int64_t>;
   struct Attempt {
     time_event::RoundCompleted round;
+    RoundKey key = {};
     std::int64_t completed = 0;                           ///< P
     std::optional<std::int64_t> stopping, hung, ended{};  ///< H and E among them
     std::optional<std::int64_t> waits = {};               ///< since when, behind E
@@ -63,6 +69,7 @@ class TimeFold {
   };
   struct Node {
     std::string host, run_id;
+    std::optional<RoundKey> newest_round = {};  ///< of the host in this job
     std::int64_t ranks = 0;
     std::int64_t started = 0;
     std::int64_t seen = 0;              ///< the newest event
@@ -80,7 +87,7 @@ class TimeFold {
     std::int64_t redone_steps = 0;
     bool hung = false;
   };
-  using Rounds = std::map<std::int64_t, Round>;
+  using Rounds = std::map<RoundKey, Round>;
   /// One attempt, and what is around it.
   struct Span {
     const Attempt& attempt;

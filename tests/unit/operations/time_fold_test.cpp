@@ -240,6 +240,20 @@ TEST_CASE("a second job in the same file is the one that counts", "[unit][ledger
   }
 }
 
+TEST_CASE("a launcher that was killed and came back has its ranks once, and its steps were done again",
+          "[unit][ledger]") {
+  History job;
+  job.start(2).round(10, 0, 0).workers(11, 2).at(
+      60, te::Progress{{{0, 1, 11, 20 * second, 60 * second, 0}, {1, 1, 11, 20 * second, 60 * second, 0}}});
+  job.start(2, "a", 100);
+  SECTION("its rounds are counted from 0 again") { job.round(110, 0, 0); }
+  SECTION("its rounds go on") { job.round(110, 1, 0); }
+  job.workers(111, 2).exit(160, 0, {6, 120, 16, 160}).exit(160, 1, {6, 120, 16, 160}).end(160, 160);
+  CHECK(parts(job.fold.ledger()) ==
+        Parts{{"waiting", 20 + 20}, {"startup", 20 + 20}, {"redone", 48}, {"useful", 2 * 40 - 48 + 2 * 40}});
+  CHECK(job.fold.counts() == counted(2, 60 + 60, 0, 6));
+}
+
 TEST_CASE("a long life costs no more memory, and loses no second", "[unit][ledger]") {
   History job;
   job.start(1);
