@@ -45,12 +45,6 @@ void ReportData::note_of_job(const std::string& kind, const json& event) {
   } else if (kind == "round_completed") {
     copy_members(event, job_, {"round", "world_size", "restart_count"});
     job_["phase"] = "running";
-  } else if (kind == "progress") {
-    step_min_ = integer_in(event, "step_min");
-    step_max_ = integer_in(event, "step_max");
-    per_second_ = number_in(event, "steps_per_second");
-  } else if (kind == "membership_changed") {
-    job_["membership_changes"] = integer_in(job_, "membership_changes").value_or(0) + 1;
   } else if (kind == "incident_recorded") {
     json incident = event;
     incident["seq"] = seq_;
@@ -65,12 +59,7 @@ void ReportData::note_of_job(const std::string& kind, const json& event) {
   }
 }
 
-void ReportData::add(const std::string& node_name, const json& event) {
-  if (!event.is_object()) return;
-  ++seq_;
-  const std::string kind = text_in(event, "event");
-  Node& node = nodes_[node_name];
-  node.host = text_in(event, "host");
+void ReportData::note_node(Node& node, const std::string& kind, const json& event) {
   if (kind == "job_started") {
     const std::int64_t workers = std::clamp<std::int64_t>(integer_in(event, "local_world_size").value_or(0), 0,
                                                           static_cast<std::int64_t>(local_workers_max));
@@ -79,11 +68,27 @@ void ReportData::add(const std::string& node_name, const json& event) {
     node.state = "seated";
     node.group_rank = integer_in(event, "group_rank");
     node.first_rank = integer_in(event, "first_rank");
+    node.round = integer_in(event, "round");
+  } else if (kind == "progress") {
+    node.step_min = integer_in(event, "step_min");
+    node.step_max = integer_in(event, "step_max");
+    node.per_second = number_in(event, "steps_per_second");
+  } else if (kind == "membership_changed") {
+    ++node.changes;
   } else if (kind == "attempt_ended") {
     node.state = "ready";
   } else if (kind == "job_ended") {
     node.state = "finished";
   }
+}
+
+void ReportData::add(const std::string& node_name, const json& event) {
+  if (!event.is_object()) return;
+  ++seq_;
+  const std::string kind = text_in(event, "event");
+  Node& node = nodes_[node_name];
+  node.host = text_in(event, "host");
+  note_node(node, kind, event);
   note_worker(node, kind, event);
   note_of_job(kind, event);
   job_["now"] = text_in(event, "time");
@@ -109,16 +114,32 @@ void ReportData::add_incident_file(const std::string& path, const json& file) {
   }
 }
 
+/// Of the nodes of the newest round; null where none has told of any.
+json ReportData::steps() const {
+  const auto newest = integer_in(job_, "round");
+  std::optional<std::int64_t> least, most;
+  std::optional<double> per_second;
+  for (const auto& [name, node] : nodes_) {
+    if (newest && node.round != newest) continue;
+    if (node.step_min) least = std::min(least.value_or(*node.step_min), *node.step_min);
+    most = std::max(most, node.step_max);
+    per_second = std::max(per_second, node.per_second);
+  }
+  if (!most) return nullptr;
+  return {{"min", least ? json(*least) : json(nullptr)},
+          {"max", *most},
+          {"per_second", per_second ? json(*per_second) : json(nullptr)}};
+}
+
 json ReportData::snapshot(const std::string& ledger) const {
   json all = job_;
   all["schema"] = 1;
   all["seq"] = seq_;
   if (auto parsed = parse_json(ledger)) all["ledger"] = *std::move(parsed);
-  if (step_max_) {
-    all["step"] = {{"min", step_min_ ? json(*step_min_) : json(nullptr)},
-                   {"max", *step_max_},
-                   {"per_second", per_second_ ? json(*per_second_) : json(nullptr)}};
-  }
+  if (json steps_told = steps(); !steps_told.is_null()) all["step"] = std::move(steps_told);
+  std::int64_t changes = 0;
+  for (const auto& [name, node] : nodes_) changes = std::max(changes, node.changes);
+  if (changes > 0) all["membership_changes"] = changes;
   std::array<std::int64_t, rank_states.size()> counts{};
   json nodes = json::object();
   const auto or_none = [](const std::optional<std::int64_t>& value) { return value ? json(*value) : json(nullptr); };

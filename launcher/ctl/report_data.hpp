@@ -37,9 +37,15 @@ class ReportData {
     std::string state = "ready";
     std::optional<std::int64_t> group_rank, first_rank, step;
     std::string ranks;  ///< a letter each
+    std::optional<std::int64_t> round;
+    std::optional<std::int64_t> step_min, step_max;  ///< of its ranks, as it has told last
+    std::optional<double> per_second;
+    std::int64_t changes = 0;  ///< of the membership, of which all nodes tell
   };
+  void note_node(Node& node, const std::string& kind, const json& event);
   void note_worker(Node& node, const std::string& kind, const json& event);
   void note_of_job(const std::string& kind, const json& event);
+  [[nodiscard]] json steps() const;
   [[nodiscard]] json snapshot(const std::string& ledger) const;
 
   std::map<std::string, Node> nodes_;
@@ -47,8 +53,6 @@ class ReportData {
   std::deque<json> events_;
   std::deque<json> incidents_;
   std::uint64_t seq_ = 0;
-  std::optional<std::int64_t> step_min_, step_max_;
-  std::optional<double> per_second_;
 };
 
 }  // namespace torchup

@@ -57,6 +57,27 @@ TEST_CASE("a report has the job as it was at the end, and its events", "[unit][c
   REQUIRE(all["lost"] == 0);
 }
 
+TEST_CASE("what all nodes tell of is there once, and steps are those of all nodes", "[unit][ctl]") {
+  ReportData report;
+  const auto steps = [](int least, int most, double rate) {
+    return event("progress", "02", {{"step_min", least}, {"step_max", most}, {"steps_per_second", rate}});
+  };
+  for (const char* node : {"n0", "n1", "gone"}) report.add(node, event("round_completed", "01", {{"round", 0}}));
+  report.add("gone", steps(1, 2, 9.0));
+  for (const char* node : {"n0", "n1"}) {
+    report.add(node, event("membership_changed", "03", {{"reason", "a node has gone"}}));
+    report.add(node, event("round_completed", "04", {{"round", 1}}));
+  }
+  report.add("n0", steps(40, 44, 2.5));
+  report.add("n1", steps(38, 41, 2.0));
+  json job = json::parse(report.data("{}"))["snapshot"];
+  CHECK(job["membership_changes"] == 1);
+  CHECK(job["step"] == json{{"min", 38}, {"max", 44}, {"per_second", 2.5}});
+  report.add("n1", event("membership_changed", "05", {{"reason", "restarted"}}));
+  job = json::parse(report.data("{}"))["snapshot"];
+  CHECK(job["membership_changes"] == 2);
+}
+
 TEST_CASE("of a long job the newest events are in the report, and the others are counted", "[unit][ctl]") {
   ReportData report;
   for (std::size_t i = 0; i < reported_events_max + 3; ++i) report.add("n", event("notice", "00"));
