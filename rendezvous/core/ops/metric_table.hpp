@@ -30,7 +30,8 @@ inline constexpr std::array metric_table{
     Metric{"torchup_agents", MetricType::gauge, "", "Agents connected now."},
     Metric{"torchup_http_requests_total", MetricType::counter, "code", "HTTP requests answered."},
     Metric{"torchup_event_readers", MetricType::gauge, "", "Streams of events open now."},
-    Metric{"torchup_events_lost_total", MetricType::counter, "", "Events that a reader was too slow for."},
+    Metric{"torchup_events_lost_total", MetricType::counter, "",
+           "Events that a reader was too slow for, or an agent had too many of."},
     Metric{"torchup_jobs_not_shown", MetricType::gauge, "", "Jobs beyond those of which metrics tell."},
     Metric{"torchup_worker_late_seconds", MetricType::gauge, "run_id,rank,host",
            "How much later than the other workers of its node a worker begins collectives, the median of the last "

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "rendezvous/core/membership/ended_jobs.hpp"
 #include "rendezvous/core/ops/note_event.hpp"
 #include "rendezvous/core/text/json_text.hpp"
 #include "rendezvous/core/text/printable.hpp"
@@ -28,6 +29,11 @@ bool has_rank(const JobView::Node& node, Rank rank) {
   return node.first_rank && rank.value() >= node.first_rank->value() &&
          rank.value() < node.first_rank->value() + node.local_world_size;
 }
+
+/// Agents of which it is remembered what they have said so far; beyond that some begin anew.
+constexpr std::size_t allowed_max = 16384;
+/// An agent's own count is believed up to so many more at a time.
+constexpr std::uint64_t lost_at_once_max = 1'000'000;
 
 /// Among all nodes of all jobs.
 std::string name_of(const RunId& run_id, const NodeId& node) { return node.value() + "\n" + run_id.value(); }
@@ -104,7 +110,7 @@ CoordinatorSourceOptions CoordinatorOps::source_options() {
   source.status = [this] { return status_text(port_().store, coordinator_); };
   source.numbers = [this] { return numbers(); };
   source.others = [this](const OpsCall& call, HttpServer::Reply reply) { perform(call, std::move(reply)); };
-  source.shown = [this](const std::set<std::string>& run_ids) { service_.keep_only(run_ids); };
+  source.shown = [this](const std::set<std::string>& run_ids) { keep_only(run_ids); };
   return source;
 }
 
@@ -119,7 +125,7 @@ CoordinatorNumbers CoordinatorOps::numbers() const {
           .agents = port.agents,
           .http_requests = std::move(requests),
           .event_readers = service_.feed().readers(),
-          .events_lost = service_.feed().lost()};
+          .events_lost = service_.feed().lost() + events_lost_};
 }
 
 // ---- what is asked
@@ -203,16 +209,53 @@ void CoordinatorOps::heard(const RunId& run_id, const NodeId& node, Coordinator:
     if (JobPage* const page = jobs_.known(run_id.value())) {
       page->report(node, std::move(*report), std::chrono::steady_clock::now());
     }
-  } else if (const auto* event = std::get_if<NodeEvent>(&word)) {
-    happened(run_id, event->line);
+  } else if (auto* event = std::get_if<NodeEvent>(&word)) {
+    heard_event(run_id, node, std::move(*event));
   } else if (auto* answer = std::get_if<Answer>(&word)) {
     questions_.answered(name_of(run_id, node), std::move(*answer));
   } else {
-    // An order may follow, of which nothing must happen before the coordinator is done with this word.
-    boost::asio::post(loop_, [self = self_, run_id, node, question = std::get<Ask>(std::move(word))] {
-      if (*self) (*self)->answer(run_id, node, question);
-    });
+    heard_question(run_id, node, std::get<Ask>(std::move(word)));
   }
+}
+
+CoordinatorOps::Allowed& CoordinatorOps::allowed(const RunId& run_id, const NodeId& node) {
+  const std::pair key{run_id.value(), agent_name(node)};
+  if (const auto known = allowed_.find(key); known != allowed_.end()) return known->second;
+  if (allowed_.size() >= allowed_max) {
+    const auto idle = std::ranges::find_if(allowed_, [](const auto& entry) { return entry.second.questions == 0; });
+    if (idle != allowed_.end()) allowed_.erase(idle);
+  }
+  return allowed_[key];
+}
+
+void CoordinatorOps::heard_event(const RunId& run_id, const NodeId& node, NodeEvent event) {
+  Allowed& from = allowed(run_id, node);
+  if (event.lost > from.lost) events_lost_ += std::min(event.lost - from.lost, lost_at_once_max);
+  from.lost = event.lost;
+  const auto told = from.events.admit(std::move(event.line), std::chrono::steady_clock::now());
+  if (!told) {
+    ++events_lost_;
+    return;
+  }
+  happened(run_id, told->line);
+}
+
+/// An order may follow, of which nothing must happen before the coordinator is done with this word.
+void CoordinatorOps::heard_question(const RunId& run_id, const NodeId& node, Ask question) {
+  Allowed& from = allowed(run_id, node);
+  const bool too_many = from.questions >= open_questions_max;
+  if (!too_many) ++from.questions;
+  boost::asio::post(loop_, [self = self_, run_id, node, question = std::move(question), too_many] {
+    if (!*self) return;
+    if (!too_many) return (*self)->answer(run_id, node, question);
+    const OpsAnswer refused = answer_of({503, "too_many_questions", "Too many questions of this node are open", ""});
+    (*self)->coordinator_.tell_node(run_id, node, answer_to(question.number, refused));
+  });
+}
+
+void CoordinatorOps::keep_only(const std::set<std::string>& run_ids) {
+  service_.keep_only(run_ids);
+  std::erase_if(allowed_, [&](const auto& entry) { return !run_ids.contains(entry.first.first); });
 }
 
 void CoordinatorOps::happened(const RunId& run_id, std::string_view event) {
@@ -230,6 +273,8 @@ void CoordinatorOps::happened(const RunId& run_id, std::string_view event) {
 /// A node asks for its people, in its own job alone.
 void CoordinatorOps::answer(const RunId& run_id, const NodeId& node, const Ask& question) {
   const auto tell = [this, run_id, node, number = question.number](OpsReply reply) {
+    const auto from = allowed_.find({run_id.value(), agent_name(node)});
+    if (from != allowed_.end() && from->second.questions > 0) --from->second.questions;
     coordinator_.tell_node(run_id, node, answer_to(number, std::get<OpsAnswer>(std::move(reply))));
   };
   OpsCaller caller = caller_of(question);

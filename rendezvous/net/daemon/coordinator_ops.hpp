@@ -1,11 +1,17 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "rendezvous/core/link/operations_pacing.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/daemon/coordinator_source.hpp"
 #include "rendezvous/net/ops/open_questions.hpp"
@@ -69,7 +75,17 @@ class CoordinatorOps {
   void ask_nodes(const OpsCall& call, HttpServer::Reply reply);
   void open_page(const HttpServer::Reply& reply);
   [[nodiscard]] bool may_cross(const OpsCall& call, const std::string& node) const;
+  /// What one agent may say to us, which it is not trusted to keep to.
+  struct Allowed {
+    std::size_t questions = 0;  ///< open
+    EventAllowance events = {};
+    std::uint64_t lost = 0;  ///< NodeEvent::lost, the last
+  };
   void heard(const RunId& run_id, const NodeId& node, Coordinator::NodeWord word);
+  [[nodiscard]] Allowed& allowed(const RunId& run_id, const NodeId& node);
+  void heard_event(const RunId& run_id, const NodeId& node, NodeEvent event);
+  void heard_question(const RunId& run_id, const NodeId& node, Ask question);
+  void keep_only(const std::set<std::string>& run_ids);
   void answer(const RunId& run_id, const NodeId& node, const Ask& question);
   [[nodiscard]] OpsAnswer own_row(const RunId& run_id, Right right);
   void noted(const RunId& run_id, const Note& note);
@@ -84,7 +100,9 @@ class CoordinatorOps {
   OpsService service_;
   HttpServer http_;
   PagePort page_;
-  OpenQuestions questions_;                ///< to nodes
+  OpenQuestions questions_;                                         ///< to nodes
+  std::map<std::pair<std::string, std::string>, Allowed> allowed_;  ///< by run id and agent's name
+  std::uint64_t events_lost_ = 0;                                   ///< that agents did not tell, or told too many of
   std::shared_ptr<CoordinatorOps*> self_;  ///< what is done later finds null there when this has gone
 };
 
