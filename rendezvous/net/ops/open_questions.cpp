@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <utility>
+
+#include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
 namespace {
@@ -27,6 +30,13 @@ Ask question_of(const OpsCall& call, std::uint64_t number) {
 }
 
 }  // namespace
+
+std::uint64_t fresh_question_number() {
+  const Nonce chance = fresh_nonce();
+  std::uint64_t number = 0;
+  std::memcpy(&number, chance.data(), sizeof number);
+  return number >> 1U;
+}
 
 OpsRequest request_of(const Ask& question) {
   OpsRequest request{.method = question.method, .target = question.target, .headers = {}};

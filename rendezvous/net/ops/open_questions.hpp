@@ -20,14 +20,19 @@ namespace torchup {
 /// An answer that is too long for the link becomes one that says so.
 [[nodiscard]] Answer answer_to(std::uint64_t number, OpsAnswer given);
 
+/// A number from which on no other life of the process will have numbered its questions.
+[[nodiscard]] std::uint64_t fresh_question_number();
+
 /// What one process has asked another over the agents' link, and not been answered yet: a coordinator its nodes about
-/// their workers, a node its coordinator about the job.
+/// their workers, a node its coordinator about the job. Who is asked may answer what a former life of this process has
+/// asked: so each numbers its questions from somewhere else on.
 class OpenQuestions {
  public:
   static constexpr std::size_t open_max = 64;
 
-  explicit OpenQuestions(boost::asio::io_context& loop, Duration limit = std::chrono::seconds{15})
-      : loop_{loop}, limit_{limit} {}
+  explicit OpenQuestions(boost::asio::io_context& loop, std::uint64_t first = fresh_question_number(),
+                         Duration limit = std::chrono::seconds{15})
+      : loop_{loop}, limit_{limit}, next_{first} {}
   OpenQuestions(const OpenQuestions&) = delete;
   OpenQuestions& operator=(const OpenQuestions&) = delete;
 
@@ -52,7 +57,7 @@ class OpenQuestions {
 
   boost::asio::io_context& loop_;
   Duration limit_;
-  std::uint64_t next_ = 1;
+  std::uint64_t next_;
   std::map<std::uint64_t, std::unique_ptr<Open>> open_;
   std::shared_ptr<char> alive_ = std::make_shared<char>();  ///< a handler that is on its way asks whether this is
 };
