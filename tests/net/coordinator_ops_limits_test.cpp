@@ -1,5 +1,7 @@
 // What an agent may say to those who look at its job, where it keeps to no limit itself, and what they may ask of all.
+#include "rendezvous/net/coordinator/state_directory.hpp"
 #include "tests/net/looked_job.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 using namespace torchup;
 using namespace torchup::looked_job;
@@ -8,13 +10,35 @@ using namespace std::chrono_literals;
 namespace {
 
 /// Of the metrics that it answers with.
-std::uint64_t events_lost(Looked& job) {
+std::uint64_t number_of(Looked& job, const std::string& sample) {
   const std::string text = job.ask("GET", "/metrics")->body;
-  const std::string name = "\ntorchup_events_lost_total ";
-  const std::size_t at = text.find(name);
+  const std::string begin = "\n" + sample + " ";
+  const std::size_t at = text.find(begin);
   REQUIRE(at != std::string::npos);
-  return std::stoull(text.substr(at + name.size()));
+  return std::stoull(text.substr(at + begin.size()));
 }
+std::uint64_t events_lost(Looked& job) { return number_of(job, "torchup_events_lost_total"); }
+
+/// A process that keeps its jobs in a folder.
+struct Life {
+  explicit Life(const std::string& path) : directory{*StateDirectory::open(loop, path)} {
+    REQUIRE(coordinator.keep_state(*directory).has_value());
+  }
+  bool until(const std::function<bool()>& condition) {
+    const auto end = std::chrono::steady_clock::now() + 60s;
+    while (!condition() && std::chrono::steady_clock::now() < end) {
+      loop.restart();
+      loop.run_one_for(10ms);
+    }
+    return condition();
+  }
+  [[nodiscard]] std::uint64_t last_event() { return onlookers.service().events().last(run_id.value()); }
+
+  boost::asio::io_context loop;
+  std::unique_ptr<StateDirectory> directory;
+  Coordinator coordinator{loop, {}, test::long_running()};
+  CoordinatorOps onlookers{loop, coordinator, {}};
+};
 
 std::vector<Answer> answers_of(const Agent& agent) {
   std::vector<Answer> list;
@@ -75,4 +99,80 @@ TEST_CASE("so many questions of a node are open, and more are refused at once", 
   job.here.attendance->said(Ask{.number = 101, .by = "u", .method = "GET", .target = "/v1/jobs/a%2Fb"});
   job.run();
   REQUIRE(answers_of(job.here).front().status == 200);
+}
+
+TEST_CASE("events of a job that is found again are numbered above those of the process before", "[net][ops]") {
+  const test::TemporaryFolder folder;
+  std::uint64_t before = 0;
+  {
+    Life life{folder.path.string()};
+    Agent first{life.coordinator}, second{life.coordinator};
+    first.join("a");
+    second.join("b");
+    REQUIRE(life.until([&] { return Looked::is_told_to_host(first) || Looked::is_told_to_host(second); }));
+    before = life.last_event();
+    REQUIRE(before > 0);
+    life.coordinator.release_state();
+  }
+  Life life{folder.path.string()};
+  REQUIRE(life.until([&] { return life.last_event() > 0; }));
+  REQUIRE(life.last_event() > before + 1'000'000'000'000'000);  // microseconds since 1970
+}
+
+TEST_CASE("orders are counted by their verbs", "[net][ops]") {
+  Looked job;
+  REQUIRE(job.ask("POST", "/v1/jobs/a%2Fb/nodes/nobody/drain", "{}")->status == 409);  // refused, so none
+  REQUIRE(job.ask("POST", "/v1/jobs/a%2Fb/restart", "{}")->status == 202);
+  REQUIRE(number_of(job, R"(torchup_job_orders_total{run_id="a/b",verb="restart"})") == 1);
+  REQUIRE(job.ask("GET", "/metrics")->body.find(R"(verb="drain")") == std::string::npos);
+}
+
+TEST_CASE("an incident of a young job is on its page, too", "[net][ops]") {
+  Looked job;  // at which nobody has looked yet
+  job.here.attendance->said(NodeEvent{R"({"event":"incident_recorded","summary":"rank 1 on n: exit code 1"})", 0});
+  job.run();
+  const json incidents = json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body).at("incidents");
+  REQUIRE(incidents.size() == 1);
+  REQUIRE(incidents[0].at("summary") == "rank 1 on n: exit code 1");
+}
+
+TEST_CASE("of many nodes one rank at a time is asked for", "[net][ops]") {
+  const int nodes = GENERATE(64, 65);
+  boost::asio::io_context loop;
+  Coordinator coordinator{loop, {}, test::long_running()};
+  CoordinatorOps onlookers{loop, coordinator, {.token = "the job's token"}};
+  std::vector<std::unique_ptr<Agent>> agents;
+  for (int number = 0; number < nodes; ++number) {
+    Join join;
+    join.host = "n" + std::to_string(number);
+    join.node = NodeId{join.host + "_1_0"};
+    join.terms.min_nodes = join.terms.max_nodes = nodes;
+    agents.push_back(std::make_unique<Agent>(coordinator));
+    agents.back()->attendance->said(join);
+  }
+  for (const auto& agent : agents) {
+    if (Looked::is_told_to_host(*agent)) agent->attendance->said(StoreReady{Round{0}, Port{4000}});
+  }
+  loop.poll();
+  std::optional<OpsAnswer> given;
+  const auto asked = [&](const std::string& target) {
+    given.reset();
+    onlookers.service().perform({.method = "GET", .target = target, .headers = {}},
+                                {.right = Right::control, .by = "u", .proved = true}, "",
+                                [&](OpsReply reply) { given = std::get<OpsAnswer>(std::move(reply)); });
+    loop.restart();
+    loop.poll();
+    std::size_t questions = 0;
+    for (const auto& agent : agents) questions += agent->asked().size();
+    return questions;
+  };
+  if (nodes == 64) {
+    REQUIRE(asked("/v1/jobs/a%2Fb/stacks") == 64);
+    REQUIRE_FALSE(given);
+  } else {
+    REQUIRE(asked("/v1/jobs/a%2Fb/stacks") == 0);
+    REQUIRE(given->status == 409);
+    REQUIRE(code_of(given->body) == "too_many_nodes");
+    REQUIRE(asked("/v1/jobs/a%2Fb/stacks?rank=64") == 1);
+  }
 }

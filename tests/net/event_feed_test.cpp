@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/core/link/operations_messages.hpp"
 #include "tests/net/ops_server.hpp"
 
 using namespace torchup;
@@ -333,6 +334,32 @@ TEST_CASE("another node may ask for what its own people ask it", "[net][ops]") {
   REQUIRE(answer("POST", "/v1/jobs/job/stop", Right::control, "{\"now\":true}").status == 202);
   REQUIRE(performed.order == Order{order::Stop{.now = true}});
   REQUIRE(performed.caller.by == "user u (uid 7)");
+}
+
+TEST_CASE("what another node asks for fits their way, and is answered before it gives up", "[net][ops]") {
+  OpsServer server;
+  server.jobs.add("job");
+  const auto ask = [&](const std::string& target) {
+    std::optional<OpsAnswer> given;
+    server.ops.perform({.method = "GET", .target = target, .headers = {}}, {.right = Right::control, .by = "u"}, "",
+                       [&](OpsReply reply) { given = std::get<OpsAnswer>(std::move(reply)); });
+    return given;
+  };
+  const std::string event = R"({"text":")" + std::string(60'000, 'x') + R"("})";
+  for (int number = 0; number < 5; ++number) server.ops.record("job", event);
+  const auto first = ask("/v1/jobs/job/events?since=0");
+  REQUIRE(first);
+  REQUIRE(first->body.size() <= answer_body_bytes_max);
+  REQUIRE(json::parse(first->body).at("events").size() == 3);  // 192 KiB at most
+  REQUIRE(json::parse(first->body).at("next") == 3);
+  REQUIRE(json::parse(ask("/v1/jobs/job/events?since=3")->body).at("events").size() == 2);
+  server.jobs.hosting = false;
+  OpsCall passed;
+  server.jobs.others = [&](const OpsCall& call, const HttpServer::Reply&) { passed = call; };
+  ask("/v1/jobs/job/events?since=5&wait_s=20");
+  REQUIRE(passed.wait == 10s);
+  ask("/v1/jobs/job/events?since=5&wait_s=3");
+  REQUIRE(passed.wait == 3s);
 }
 
 TEST_CASE("what is asked of jobs whose rounds are made elsewhere goes there", "[net][ops]") {
