@@ -1,8 +1,9 @@
-"""What is told of the end of a node's job.
+"""What launchers tell people and hooks on a node: at the start, and at the end of a job without a round.
 
 usage: node_end_test.py TORCHUPCTL TORCHUP TORCHUPD [unittest options]
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -34,6 +35,33 @@ class Hook(Node):
         daemon = Torchupd(TORCHUPD, "--bind", "127.0.0.1", stderr=subprocess.DEVNULL, env=self.environment)
         self.addCleanup(daemon.end, LIMIT_S)
         self.assertEqual(self.told(daemon.endpoint), ["job_ended"])
+
+
+class Page(Node):
+    """The line that says where the page is, of a node and of the front of some."""
+
+    def said(self, *words):
+        """What was written to stderr by the time that a worker runs."""
+        for started in self.folder.glob("started.*"):
+            started.unlink()
+        agent = self.torchup("--status-port=0", *words, script="touch $0/started.$RANK; exec sleep 1000")
+        self.started(1)
+        agent.terminate()
+        agent.wait(LIMIT_S)
+        return self.errors(agent).splitlines()
+
+    def test_it_is_an_object_where_all_lines_are(self):
+        for words in ((), ("--hosts=localhost",)):
+            with self.subTest(words):
+                lines = [json.loads(line) for line in self.said("--log-format=json", *words) if "#token=" in line]
+                self.assertEqual([line["level"] for line in lines], ["info"])
+                self.assertTrue(lines[0]["message"].startswith("the page of this job: http://127.0.0.1:"), lines)
+
+    def test_who_wants_errors_alone_does_not_get_it(self):
+        for words in ((), ("--hosts=localhost",)):
+            with self.subTest(words):
+                self.assertNotIn("#token=", "".join(self.said("-q", *words)))
+                self.assertIn("#token=", "".join(self.said(*words)))
 
 
 if __name__ == "__main__":

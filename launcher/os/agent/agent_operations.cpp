@@ -61,8 +61,8 @@ NodeService::Hooks AgentOperations::service_hooks() {
   hooks.metrics = [this] { return metrics(); };
   hooks.readiness = [this] { return std::string{job_.facts().readiness()}; };
   hooks.end_node = [this](const std::string& by) { end_node(by); };
-  hooks.warn = [this](std::string why) { job_.record(event::Warning{std::move(why)}); };
-  hooks.print = [this](const std::string& line) { job_.print(line); };
+  hooks.words = {[this](std::string why) { job_.record(event::Warning{std::move(why)}); },
+                 [this](LogLine line) { job_.say_aside(std::move(line)); }};
   return hooks;
 }
 

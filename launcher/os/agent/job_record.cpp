@@ -93,10 +93,6 @@ void JobRecord::record(EventBody body) {
   }
 }
 
-void JobRecord::print(const std::string& line) {
-  if (own_log(config_.output.log).level <= LogLevel::info) output_.print(line + "\n");
-}
-
 void JobRecord::spare(std::vector<pid_t>& pids) {
   const std::vector<pid_t> of_hook = hook_.spared();
   pids.insert(pids.end(), of_hook.begin(), of_hook.end());

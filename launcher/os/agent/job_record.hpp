@@ -45,8 +45,8 @@ class JobRecord {
   void set_onlooker(Onlooker onlooker) { onlooker_ = std::move(onlooker); }
 
   void record(EventBody body);
-  /// A line for people that is in no record; for those who want to hear of us.
-  void print(const std::string& line);
+  /// A line of the log that is in no record, for people alone.
+  void say_aside(LogLine line) { log_->tell(std::move(line)); }
   /// A line that others can make us say, as often as they like: the coordinator that we host, the watchdog.
   void other_says(LogLine line);
   /// A worker has failed, in `attempt`, while `living` went on: what is known of it at this moment, for the incident.

@@ -55,10 +55,10 @@ class Front {
     log_ = std::make_unique<Log>(std::move(options));
     if (plan_.hosts.settings.own_coordinator) {
       doors_.emplace(loop_, coordinator_, plan_.job, guarded_.outer,
-                     FrontDoors::Hooks{[this](std::string why) {
-                                         log_->tell({LogLevel::warning, std::move(why)});
-                                       },
-                                       [this](const std::string& line) { output_.print(line + "\n"); }});
+                     DoorWords{[this](std::string why) {
+                                 log_->tell({LogLevel::warning, std::move(why)});
+                               },
+                               log_->sink()});
     }
     if (plan_.hosts.discovery) {
       watch_.emplace(loop_, *plan_.hosts.discovery,

@@ -19,23 +19,14 @@ CoordinatorOpsOptions onlookers_options(const LaunchConfig& job, pid_t launcher)
 }  // namespace
 
 FrontDoors::FrontDoors(asio::io_context& loop, Coordinator& coordinator, const LaunchConfig& job, pid_t launcher,
-                       Hooks hooks)
-    : loop_{loop}, job_{job}, hooks_{std::move(hooks)}, disk_{loop},
+                       DoorWords words)
+    : loop_{loop}, job_{job}, words_{std::move(words)}, disk_{loop},
       onlookers_{loop, coordinator, onlookers_options(job, launcher)}, socket_{loop, onlookers_.http(), disk_, launcher,
-                                                                               hooks_.warn} {}
+                                                                               words_.warn} {}
 
 void FrontDoors::open() {
-  const OperationsOptions& doors = job_.operations;
-  if (doors.control_socket) socket_.open();
-  if (!doors.status_port) return;
-  status_.emplace(
-      loop_, onlookers_.http(),
-      PagePortOptions{
-          .bind = doors.status_bind, .port = *doors.status_port, .access = onlookers_.access(), .idle = {}});
-  const auto url = status_->open(job_.rendezvous.run_id.value());
-  if (url) return hooks_.print("torchup: the page of this job: " + *url);
-  status_.reset();
-  hooks_.warn("no --status-port: " + url.error().message());
+  if (job_.operations.control_socket) socket_.open();
+  status_.open(loop_, onlookers_.http(), job_.operations, onlookers_.access(), job_.rendezvous.run_id, words_);
 }
 
 }  // namespace torchup

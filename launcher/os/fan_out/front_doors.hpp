@@ -2,11 +2,8 @@
 
 #include <sys/types.h>
 
-#include <functional>
-#include <optional>
-#include <string>
-
 #include "launcher/core/options/launch_config.hpp"
+#include "launcher/os/ops/status_port.hpp"
 #include "launcher/os/ops/user_socket.hpp"
 #include "launcher/os/output/disk_thread.hpp"
 #include "rendezvous/net/daemon/coordinator_ops.hpp"
@@ -17,12 +14,9 @@ namespace torchup {
 /// control socket and its status port. Lives on the loop.
 class FrontDoors {
  public:
-  struct Hooks {
-    std::function<void(std::string)> warn;
-    std::function<void(std::string)> print;  ///< a line for people that is in no record
-  };
   /// Before any agent comes. `launcher`: the pid that users see. The coordinator must outlive it.
-  FrontDoors(asio::io_context& loop, Coordinator& coordinator, const LaunchConfig& job, pid_t launcher, Hooks hooks);
+  FrontDoors(asio::io_context& loop, Coordinator& coordinator, const LaunchConfig& job, pid_t launcher,
+             DoorWords words);
   FrontDoors(const FrontDoors&) = delete;
   FrontDoors& operator=(const FrontDoors&) = delete;
 
@@ -34,11 +28,11 @@ class FrontDoors {
  private:
   asio::io_context& loop_;
   const LaunchConfig& job_;
-  const Hooks hooks_;
+  const DoorWords words_;
   DiskThread disk_;
   CoordinatorOps onlookers_;
   UserSocket socket_;
-  std::optional<PagePort> status_;
+  StatusPort status_;
 };
 
 }  // namespace torchup

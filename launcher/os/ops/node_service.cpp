@@ -42,7 +42,7 @@ NodeService::NodeService(asio::io_context& loop, NodeServiceSettings settings, D
             }},
       questions_{loop}, page_{loop, http_, {.access = access()}}, socket_{loop, http_, disk,
                                                                           static_cast<pid_t>(settings_.pid),
-                                                                          hooks_.warn} {
+                                                                          hooks_.words.warn} {
   page_of_own_.set_name(settings_.name);
 }
 
@@ -67,19 +67,7 @@ OpsAccess NodeService::access() const {
 
 void NodeService::open() {
   if (settings_.doors.control_socket) socket_.open();
-  if (settings_.doors.status_port) open_status_port();
-}
-
-void NodeService::open_status_port() {
-  PagePortOptions options{
-      .bind = settings_.doors.status_bind, .port = *settings_.doors.status_port, .access = access(), .idle = {}};
-  status_.emplace(loop_, http_, std::move(options));
-  const auto url = status_->open(settings_.run_id.value());
-  if (!url) {
-    status_.reset();
-    return hooks_.warn("no --status-port: " + url.error().message());
-  }
-  hooks_.print("torchup: the page of this job: " + *url);
+  status_.open(loop_, http_, settings_.doors, access(), settings_.run_id, hooks_.words);
 }
 
 // ---- what happens

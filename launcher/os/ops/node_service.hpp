@@ -9,6 +9,7 @@
 
 #include "launcher/core/options/operations_options.hpp"
 #include "launcher/os/ops/relayed_stream.hpp"
+#include "launcher/os/ops/status_port.hpp"
 #include "launcher/os/ops/user_socket.hpp"
 #include "launcher/os/ops/worker_desk.hpp"
 #include "launcher/os/output/disk_thread.hpp"
@@ -48,8 +49,7 @@ class NodeService final : private OpsSource {
     std::function<std::string()> metrics;                 ///< of this agent
     std::function<std::string()> readiness;               ///< `ok`, or in one word why not
     std::function<void(const std::string& by)> end_node;  ///< as SIGTERM would: at torchrun's rendezvous
-    std::function<void(std::string)> warn;
-    std::function<void(std::string)> print;  ///< a line for people that is in no record
+    DoorWords words;
   };
   NodeService(asio::io_context& loop, NodeServiceSettings settings, DiskThread& disk, WorkerDesk& workers, Hooks hooks);
   NodeService(const NodeService&) = delete;
@@ -84,7 +84,6 @@ class NodeService final : private OpsSource {
   void perform(const OpsCall& call, HttpServer::Reply reply) override;
 
   [[nodiscard]] HttpServer::Reply awaited(HttpServer::Reply reply);
-  void open_status_port();
   [[nodiscard]] OpsAccess access() const;
   void ask(const OpsCall& call, HttpServer::Reply reply, std::optional<Duration> limit = {});
   void give_jobs(const OpsCall& call, const HttpServer::Reply& reply);
@@ -108,7 +107,7 @@ class NodeService final : private OpsSource {
   HttpServer http_;
   OpenQuestions questions_;  ///< to the coordinator
   PagePort page_;
-  std::optional<PagePort> status_;
+  StatusPort status_;
   UserSocket socket_;
   std::vector<std::weak_ptr<RelayedStream>> relayed_;
   std::vector<std::string> early_;  ///< events, while it is not known where the rounds are made
