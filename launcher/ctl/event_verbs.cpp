@@ -100,11 +100,11 @@ int run_wait(const Command& command) {
   const TimePoint begin = std::chrono::steady_clock::now();
   auto found = find_target(command, command.operands.empty() ? "" : command.operands[0]);
   if (const int* const code = std::get_if<int>(&found)) return *code;
-  JobStory story{std::get<Target>(std::move(found))};
+  JobStory story{std::get<Target>(std::move(found)), StoryEnd::launcher};
   if (story.trouble()) return complain(*story.trouble());
   const TimePoint until =
       limited ? begin + std::chrono::duration_cast<Duration>(std::chrono::duration<double>{limit_s}) : TimePoint::max();
-  while (!story.over() && !story.ended()) {
+  while (!story.is_settled()) {
     const TimePoint now = std::chrono::steady_clock::now();
     if (now >= until) return CtlExit::timeout;
     static_cast<void>(story.next(std::min(until, now + long_time)));

@@ -14,14 +14,23 @@ constexpr Duration pause_between = std::chrono::milliseconds{200};
 /// What is told behind the end comes at once.
 constexpr Duration quiet_at_the_end = std::chrono::seconds{1};
 
-std::optional<int> code_in(const json& object) {
-  const auto code = integer_in(object, "exit_code");
+std::optional<int> code_in(const json& object, const char* name = "exit_code") {
+  const auto code = integer_in(object, name);
   return code && *code >= 0 && *code <= 255 ? std::optional{static_cast<int>(*code)} : std::nullopt;
 }
 
 }  // namespace
 
-JobStory::JobStory(Target target) : target_{std::move(target)} { begin(); }
+JobStory::JobStory(Target target, StoryEnd end) : target_{std::move(target)} {
+  const bool of_own_launcher = std::holds_alternative<SocketFile>(target_.door.at) && integer_in(target_.row, "pid");
+  awaits_launcher_ = end == StoryEnd::launcher && of_own_launcher;
+  begin();
+}
+
+std::optional<int> JobStory::exit_code() const {
+  if (own_code_) return own_code_;
+  return verdict_ ? verdict_ : nodes_word_;
+}
 
 void JobStory::begin() {
   stream_.emplace(target_.door, target_.path("/stream"), last_id_);
@@ -49,6 +58,7 @@ void JobStory::note(const StreamEvent& event) {
   if (event.name == "event") {
     if (text_in(*data, "event") != "job_ended") return;
     if (const auto code = code_in(*data)) nodes_word_ = code;
+    if (awaits_launcher_) own_code_ = code_in(*data, "launcher_exit_code");
     return;
   }
   if (event.name != "snapshot" && event.name != "change") return;
@@ -63,7 +73,7 @@ std::optional<StreamEvent> JobStory::next(TimePoint until) {
     if (!stream_) begin_again(until);
     const TimePoint now = std::chrono::steady_clock::now();
     if (stream_) {
-      const TimePoint limit = ended_ ? std::min(until, now + quiet_at_the_end) : until;
+      const TimePoint limit = is_settled() ? std::min(until, now + quiet_at_the_end) : until;
       if (auto event = stream_->next(limit)) {
         note(*event);
         quiet_since_.reset();
@@ -71,7 +81,7 @@ std::optional<StreamEvent> JobStory::next(TimePoint until) {
       }
       if (stream_->ended()) stream_.reset();
     }
-    if (ended_ && !quiet_since_) quiet_since_ = now;
+    if (is_settled() && !quiet_since_) quiet_since_ = now;
     if (quiet_since_ && std::chrono::steady_clock::now() - *quiet_since_ >= quiet_at_the_end) over_ = true;
     if (std::chrono::steady_clock::now() >= until) return std::nullopt;
   }

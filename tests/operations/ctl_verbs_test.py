@@ -208,7 +208,27 @@ class Wait(Ctl):
     def test_it_ends_with_the_jobs_code(self):
         hold = threading.Event()
         self.addCleanup(hold.set)
-        self.wait_for(frame("change", {"step": None}), frame("change", ENDED), hold=hold)
+        self.wait_for(frame("change", {"step": None}), frame("change", ENDED),
+                      frame("event", event(9, "job_ended", exit_code=7, launcher_exit_code=3), 9), hold=hold)
+        self.ctl("wait", code=3)
+
+    def test_a_launcher_that_goes_without_its_own_code_has_told_the_jobs(self):
+        launcher = None
+
+        def last_word(request):
+            yield STREAM
+            yield frame("snapshot", {**snapshot(), **ENDED})
+            threading.Thread(target=launcher.close).start()
+
+        launcher = self.launcher(Job(more={"/stream": last_word}))
+        self.ctl("wait", code=7)
+
+    def test_a_daemon_has_no_code_of_its_own(self):
+        hold = threading.Event()
+        self.addCleanup(hold.set)
+        job = Job(more={"/stream": stream(frame("snapshot", snapshot()), frame("change", ENDED), hold=hold)})
+        del job.row["pid"]
+        self.launcher(job)
         self.ctl("wait", code=7)
 
     def test_a_node_says_how_it_ended_where_nobody_else_does(self):

@@ -12,6 +12,7 @@ import unittest
 from node_case import LIMIT_S, Node
 from ranks import free_port
 from torchupd import Torchupd
+from waiting import until
 
 TORCHUPD = os.path.abspath(sys.argv.pop(1))
 TOO_FEW = 66
@@ -35,6 +36,28 @@ class Hook(Node):
         daemon = Torchupd(TORCHUPD, "--bind", "127.0.0.1", stderr=subprocess.DEVNULL, env=self.environment)
         self.addCleanup(daemon.end, LIMIT_S)
         self.assertEqual(self.told(daemon.endpoint), ["job_ended"])
+
+
+class Code(Node):
+    def test_wait_ends_as_the_launcher_does(self):
+        for words, code in ((), 1), (("--propagate-exit-code",), 3):
+            with self.subTest(words):
+                for name in "go", "stop":
+                    (self.folder / name).unlink(missing_ok=True)
+                # The other worker is stopped after the job has failed: until then the launcher has not said how it ends.
+                agent = self.torchup("--nproc-per-node=2", "--status-port=0", *words, script=(
+                    "trap 'while [ ! -e $0/stop ]; do sleep 0.02; done; exit 0' TERM; touch $0/up.$RANK; "
+                    "while [ ! -e $0/go ] || [ $RANK = 1 ]; do sleep 0.02; done; exit 3"))
+                _, port, _ = self.page_address(agent)
+                waiting = self.start("wait")
+                until(lambda: "torchup_event_readers 1\n" in self.http(port, "/metrics")[1], "it is waited for", LIMIT_S)
+                until(lambda: len(list(self.folder.glob("up.*"))) == 2, "the workers run", LIMIT_S)
+                (self.folder / "go").touch()
+                self.status(lambda job: job["verdict"], "the job has failed")
+                (self.folder / "stop").touch()
+                self.assertEqual((agent.wait(LIMIT_S), waiting.wait(LIMIT_S)), (code, code))
+                for old in self.folder.glob("up.*"):
+                    old.unlink()
 
 
 class Page(Node):

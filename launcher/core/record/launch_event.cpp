@@ -350,6 +350,7 @@ struct AddFields {
     out["exit_code"] = e.verdict.exit_code;
     out["reason"] = e.verdict.reason;
     out["failures"] = failures_json(e.verdict.failures);
+    if (e.launcher_exit_code) out["launcher_exit_code"] = *e.launcher_exit_code;
     return "job_ended";
   }
 };

@@ -334,6 +334,7 @@ struct Notice {
 };
 struct JobEnded {
   Verdict verdict;
+  std::optional<int> launcher_exit_code = {};  ///< this node's own: it may be a worker's (--propagate-exit-code)
   friend bool operator==(const JobEnded&, const JobEnded&) = default;
 };
 

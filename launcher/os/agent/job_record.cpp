@@ -193,7 +193,7 @@ Task<> JobRecord::finish(Finish action) {
     if (!told->not_written.empty()) record(event::Fault{"no incident record: " + told->not_written});
     record(event::IncidentRecorded{told->path, incident_summary(told->incident), false});
   }
-  record(event::JobEnded{verdict});
+  record(event::JobEnded{verdict, action.rehearsal ? action.rehearsal->exit_code : exit_code_});
   if (verdict.exit_code != 0) report(action, told);
   co_await tell_ledger();
   if (action.rehearsal) {

@@ -49,7 +49,7 @@ std::vector<EventBody> full_events() {
           hang,
           progress,
           event::RehearsalEnded{rehearsal},
-          event::JobEnded{verdict},
+          event::JobEnded{verdict, 3},
           late,
           event::WorkerSeen{worker, "sleeping", 7},
           event::Warning{"a timer ran out", "step"},
