@@ -119,6 +119,16 @@ esac""")
         self.assertEqual((asks.returncode, out), (75, "saved\n"), err)
         self.assertIn("Unable to contact slurm controller; this node stops when another one does", err)
 
+    def test_a_node_that_cannot_ask_slurm_goes_on_asking_and_says_so_once(self):
+        self.script("squeue", f'echo "squeue $@" >> {self.folder}/asked; echo "Unable to contact slurm controller" >&2; exit 1')
+        words = ("--stop-before=6s@USR1", "sh", "-c", HEARS.format(code=0, signal="USR1"))
+        asks = self.start(*words, **self.variables(1))
+        knows = self.start(f"--deadline={in_seconds(80)}", *words, **self.variables(0))
+        self.end(knows, 75, limit=120)
+        err = self.end(asks, 75)
+        self.assertGreater(len([line for line in self.asked() if line.startswith("squeue")]), 1)
+        self.assertEqual(err.count("Unable to contact slurm controller"), 1, err)
+
     def test_where_the_first_node_cannot_do_it_none_waits(self):
         self.script("squeue", 'echo "Unable to contact slurm controller" >&2; exit 1')
         for option, why in (("--stop-before=5m", "Unable to contact slurm controller; --deadline=UNIX_SECONDS"),
