@@ -257,6 +257,25 @@ class Life(Jobs):
             job.communicate(timeout=LIMIT_S)
         self.assertFalse(made.parent.exists())
 
+    def test_bytecode_for_the_first_worker(self):
+        """It is there before, is that of these sources, and is taken as it is: else the worker had put its own there."""
+        _, out, err = self.run_job("--no-python", "sh", "-c", 'ls "${PYTHONPATH%%:*}/__pycache__"')
+        tag = sys.implementation.cache_tag
+        if f"torchup_worker.{tag}.pyc" not in out:
+            self.skipTest(f"this torchup was built with another Python than {tag}: {out or err}")
+        code, out, err = self.run_program("""
+            import glob, marshal, os, sys
+            folder = os.path.dirname(sys.modules["torchup_worker"].__file__)
+            for path in sorted(glob.glob(folder + "/__pycache__/*")):
+                name = os.path.basename(path).partition(".")[0]
+                made, source = (open(each, "rb").read() for each in (path, f"{folder}/{name}.py"))
+                print(name, made[4], marshal.loads(made[16:]) == compile(source, path, "exec"))
+            """)
+        self.assertEqual((code, out), (0, "sitecustomize 1 True\ntorchup_worker 1 True\n"), err)
+        code, out, err = self.run_program("import sys; print(sys.modules['torchup_worker'].page is None)",
+                                          env={"PYTHONOPTIMIZE": "1"})  # of which there is none
+        self.assertEqual((code, out), (0, "False\n"), err)
+
     def test_launcher_that_is_killed(self):
         """The next one, whosever it is, clears its folder away."""
         with self.launch(self.write("program.py", "open('running', 'w').close()\nimport time\ntime.sleep(1000)")) as job:

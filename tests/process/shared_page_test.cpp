@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -72,7 +73,9 @@ TEST_CASE("what a link in the place of the hook's folder leads to is left alone"
 
 TEST_CASE("the hook's folder holds what was embedded, and goes with who made it", "[process][hook]") {
   namespace fs = std::filesystem;
+  const test::TemporaryFolder elsewhere;
   std::string path;
+  std::ptrdiff_t others = 0;
   {
     auto made = HookFolder::make();
     if (!made) return;  // /dev/shm is no memory here
@@ -93,8 +96,17 @@ TEST_CASE("the hook's folder holds what was embedded, and goes with who made it"
       CHECK(content(path + "/" + name) == content(entry.path()));
       ++files;
     }
-    CHECK(files == std::distance(fs::directory_iterator{path}, fs::directory_iterator{}));
-    fs::create_directories(path + "/__pycache__/more");
+    const bool has_bytecode = fs::exists(path + "/__pycache__");  // there was a Python to make it
+    CHECK(files + has_bytecode == std::distance(fs::directory_iterator{path}, fs::directory_iterator{}));
+    SECTION("and nothing else") {}
+    SECTION("and what workers have put there") { fs::create_directories(path + "/__pycache__/more"); }
+    SECTION("and a link in the bytecode's place, which leads to what is another's") {
+      if (has_bytecode) fs::copy(path + "/__pycache__", elsewhere.path);
+      others = std::distance(fs::directory_iterator{elsewhere.path}, fs::directory_iterator{});
+      fs::remove_all(path + "/__pycache__");
+      fs::create_directory_symlink(elsewhere.path, path + "/__pycache__");
+    }
   }
   CHECK_FALSE(fs::exists(fs::path{path}.parent_path()));
+  CHECK(others == std::distance(fs::directory_iterator{elsewhere.path}, fs::directory_iterator{}));
 }

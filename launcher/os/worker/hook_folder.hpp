@@ -8,7 +8,9 @@
 namespace torchup {
 
 /// The folder with the hook of Python workers (launcher/python/injected/torchup_worker.py), which stands first on their
-/// PYTHONPATH: `hook` in a directory in memory of this launcher's, both 0700. Workers keep the hook's bytecode there.
+/// PYTHONPATH: `hook` in a directory in memory of this launcher's, both 0700. The bytecode of what each worker runs at
+/// its start is there from the first one on, for the Python of this build (cmake/embed_bytecode.py); all other
+/// bytecode, and that of other Pythons, is kept there by the workers that make it.
 ///
 /// Where both processes of a launcher were killed the next launcher of this user clears it away, with its run directory
 /// (os/output/run_directory).

@@ -2,10 +2,10 @@
 
 It writes into the page that the agent shares with the worker (rendezvous/base/worker_page.hpp): where the program is,
 by its stacks, when the agent's signal asks for them and when it crashes; that it has raised; the ends of its steps.
-Here is what every program runs at its start, and pays for, above all for its being compiled where there is no bytecode
-yet. The rest lies in texts beside this one that are loaded when something has been raised (torchup_error.py), with
-modules in which there is more to see (torchup_loaded.py), for process groups (torchup_groups.py), and for what few
-programs do (torchup_seldom.py).
+Here is what every program runs at its start, and pays for, above all for its being compiled where there is no bytecode:
+for the Python of torchup's build there is from the first worker on. The rest lies in texts beside this one that are
+loaded when something has been raised (torchup_error.py), with modules in which there is more to see
+(torchup_loaded.py), for process groups (torchup_groups.py), and for what few programs do (torchup_seldom.py).
 
 The program must not notice. So nothing is imported here that costs a program time, or that one without it would miss;
 what is wrapped calls what it has wrapped; nothing reaches processes that the program starts; and what is said by the
