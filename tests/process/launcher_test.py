@@ -13,6 +13,18 @@ import unittest
 from launcher_job import TORCHUP, WORKER, Job, children, state, until
 
 
+def resident_of_program(pid):
+    """KiB of TORCHUP's file that are mapped there and that the process cannot have changed."""
+    found, counts = 0, False
+    with open(f"/proc/{pid}/smaps") as file:
+        for words in map(str.split, file):
+            if "-" in words[0]:
+                counts = "w" not in words[1] and words[-1] == os.path.realpath(TORCHUP)
+            elif counts and words[0] == "Rss:":
+                found += int(words[1])
+    return found
+
+
 class Launcher(Job, unittest.TestCase):
     # Ends.
 
@@ -55,6 +67,17 @@ class Launcher(Job, unittest.TestCase):
     def test_timeout(self):
         _, err = self.end(self.start("--timeout=0.3", "wait"), 1)
         self.assertIn("--timeout", err)
+
+    def test_what_only_the_start_needs_is_given_back(self):
+        """Pages of the programs themselves, in both processes, and they go on with those that they need again."""
+        job = self.start("--shutdown-timeout=1", "note {notes} wait")
+        until(lambda: os.path.exists(self.notes), "the worker runs")
+        own = [job.pid, children(job.pid)[0]]
+        at_start = [resident_of_program(pid) for pid in own]
+        for pid, most in zip(own, at_start):
+            until(lambda: 3 * resident_of_program(pid) < most, f"of {most} KiB of its program process {pid} gives back most")
+        job.terminate()
+        self.end(job, 128 + signal.SIGTERM)
 
     def test_error_files_are_in_memory_until_the_end(self):
         job = self.start("", "note {notes} wait")

@@ -33,6 +33,7 @@
 #include "launcher/os/diagnosis/node_checks.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/machine/descendants.hpp"
+#include "launcher/os/machine/start_memory.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "launcher/os/rehearsal/fault_injector.hpp"
 #include "launcher/os/rehearsal/starter_link.hpp"
@@ -91,7 +92,7 @@ class AgentRunner {
               output_,
               {teller(), recorder(), [this](const std::string& error_file) { job_.hook_recorded(error_file); },
                [this] { return attempt_.get(); }}},
-        time_{loop_, config, {teller(), recorder()}}, interface_{loop_, recorder()},
+        time_{loop_, config, {teller(), recorder()}}, interface_{loop_, recorder()}, start_memory_{loop_},
         store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); }, recorder()},
         operations_{
             loop_,   config, host,  guarded_.outer,
@@ -162,7 +163,9 @@ class AgentRunner {
     auto expired = started ? timers_.expired_before(*started) : std::nullopt;
     handle(std::move(event));
     if (expired) handle(*std::move(expired));
-    if (!workers_.starting()) output_.clear_left_behind();
+    if (workers_.starting()) return;
+    output_.clear_left_behind();
+    start_memory_.workers_started();
   }
 
   // Events in, actions out.
@@ -370,6 +373,7 @@ class AgentRunner {
   WorkerEnds ends_;
   JobTime time_;
   SocketInterface interface_;
+  StartMemory start_memory_;
   StoreHost store_;
   AgentOperations operations_;
   HeardSignals heard_;

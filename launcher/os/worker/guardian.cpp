@@ -8,13 +8,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <utility>
 #include <vector>
 
 #include "launcher/core/text/signals.hpp"
 #include "launcher/os/machine/descendants.hpp"
+#include "launcher/os/machine/start_memory.hpp"
 #include "launcher/os/worker/attempt_cgroup.hpp"
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/net/io/standard_descriptors.hpp"
@@ -63,10 +66,16 @@ sigset_t ending_signals() {
 /// …`: they are none of ours, and end with what they read.
 [[noreturn]] void stand_guard(pid_t inner, const std::string& cgroup_tag, std::vector<pid_t> inherited) {
   const sigset_t signals = guarded_signals();
+  const timespec start{std::chrono::duration_cast<std::chrono::seconds>(start_memory_kept).count(), 0};
   int status = 0;
   int last_passed_on = 0;
+  bool starting = true;
   while (!reap_all(inner, status, inherited)) {
-    const int number = ::sigwaitinfo(&signals, nullptr);
+    const int number = starting ? ::sigtimedwait(&signals, nullptr, &start) : ::sigwaitinfo(&signals, nullptr);
+    if (number < 0 && errno == EAGAIN) {
+      starting = false;
+      give_back_start_memory();
+    }
     if (number <= 0 || number == SIGCHLD) continue;
     ::kill(inner, number);
     last_passed_on = number;
