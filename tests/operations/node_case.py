@@ -146,7 +146,8 @@ class Nodes(Node):
 
     def agent(self, name, *words, nnodes="2", **more):
         return self.torchup(f"--nnodes={nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}",
-                            f"--rdzv-id={self.run_id}", *words, sockets=self.doors[name]["TORCHUP_RUNTIME_DIR"], **more)
+                            f"--rdzv-id={self.run_id}", *words, sockets=self.doors[name]["TORCHUP_RUNTIME_DIR"], OF=name,
+                            **more)
 
     def begin(self, *names, words=(), **more):
         """Agents of these names, of which the first hosts the rendezvous."""

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 import unittest
 import urllib.parse
 
@@ -153,14 +154,22 @@ class Said(Node):
         self.ctl("stacks", "--rank", "7", code=1)
 
     def test_native_frames_are_shown_to_who_asks_for_them(self):
-        self.torchup("--nproc-per-node=2", script="touch $0/started.$RANK.$$$$; exec sleep 1000")
+        # Of another program than Python there are no other frames: they are shown unasked.
+        program = self.folder / "program.py"
+        program.write_text("import os, pathlib, sys, time\n"
+                           "pathlib.Path(sys.argv[1], f'started.{os.environ[\"RANK\"]}.{os.getpid()}').touch()\n"
+                           "time.sleep(1000)\n")
+        self.torchup("--nproc-per-node=2", program=[program, self.folder], PYTHON_EXEC=sys.executable)
         self.started(2)
-        self.assertNotIn("native thread", self.ctl("stacks", code=0).stdout)
+        text = self.ctl("stacks", code=0).stdout
+        self.assertRegex(text, r"rank 0, pid \d+: (.*\n)+?    .*program.py:3 <module>\n")
+        self.assertNotIn("native thread", text)
         text = self.ctl("stacks", "--native", code=0).stdout
+        self.assertEqual(text.count("program.py:3 <module>"), 2)
         for rank in (0, 1):
-            self.assertTrue(has_native_stack(self, text, rank, "sleep", "nanosleep"), text)
+            self.assertTrue(has_native_stack(self, text, rank, "python.*", "nanosleep"), text)
         alone = self.ctl("stacks", "--native", "--rank", "1", code=0).stdout
-        self.assertTrue(has_native_stack(self, alone, 1, "sleep", "nanosleep"), alone)
+        self.assertTrue(has_native_stack(self, alone, 1, "python.*", "nanosleep"), alone)
         self.assertNotIn("rank 0", alone)
         refused = self.ctl("stacks", "--native", "--rank", "2", code=1)
         self.assertEqual(refused.stdout, "")

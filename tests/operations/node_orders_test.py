@@ -12,7 +12,7 @@ from ranks import free_port
 from waiting import state, until
 
 # A worker says where it is, and is seen for as long as its process lives.
-STARTED = "touch $0/started.$NODE.$GROUP_RANK.$WORLD_SIZE.$TORCHELASTIC_RESTART_COUNT.$$$$; "
+STARTED = "touch $0/started.$OF.$GROUP_RANK.$WORLD_SIZE.$TORCHELASTIC_RESTART_COUNT.$$$$; "
 WORKS = STARTED + "while [ ! -e $0/go ]; do sleep 0.02; done"
 JOB = "/v1/jobs/pair%2F1"
 
@@ -29,7 +29,7 @@ class Orders(Nodes):
 
     def start_node(self, name, nodes, *words, script=WORKS):
         return self.agent(name, f"--rdzv-conf=is_host={int(name == self.names[0])},last_call_timeout=1", *words,
-                          nnodes=nodes, script=script, NODE=name)
+                          nnodes=nodes, script=script)
 
     def workers(self):
         """Those that live, by node: group rank, world size, restart count, pid."""
@@ -216,7 +216,7 @@ class Orders(Nodes):
     def test_a_static_job_has_the_nodes_that_it_was_given(self):
         self.endpoint, port = "", free_port()
         self.nodes = {name: self.torchup("--nnodes=2", f"--node-rank={rank}", "--master-addr=127.0.0.1",
-                                         f"--master-port={port}", "--rdzv-id=pair/1", script=WORKS, NODE=name,
+                                         f"--master-port={port}", "--rdzv-id=pair/1", script=WORKS, OF=name,
                                          sockets=self.doors[name]["TORCHUP_RUNTIME_DIR"])
                       for rank, name in enumerate(self.names[:2])}
         first = self.placed("node0", "node1")

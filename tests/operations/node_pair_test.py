@@ -23,6 +23,13 @@ class Pair(Nodes):
         self.host, self.other = self.begin("host", "other", words=words, **more)
         self.started(2)
 
+    def token(self):
+        """Who has one may read what workers wrote on other machines; and who can tell which node is on which?"""
+        secret = self.folder / "token"
+        secret.write_text("token-0123456789abcdef")
+        secret.chmod(0o600)
+        return ["--token-file", secret]
+
     def test_each_node_tells_of_the_whole_job_and_names_its_own_launcher(self):
         self.start_both()
         for name, agent in (("host", self.host), ("other", self.other)):
@@ -34,7 +41,7 @@ class Pair(Nodes):
                 self.assertEqual((row["run_id"], row["pid"], row["phase"]), ("pair/1", agent.pid, "running"))
 
     def test_the_log_and_the_stacks_of_any_rank_are_one_question_away(self):
-        self.start_both(script="echo rank $RANK; touch $0/started.$RANK.$$$$; exec sleep 1000")
+        self.start_both(*self.token(), script="echo rank $RANK; touch $0/started.$RANK.$$$$; exec sleep 1000")
         for name in self.doors:
             self.running(name)
             for rank in (0, 1):
@@ -46,6 +53,21 @@ class Pair(Nodes):
             for rank in (0, 1):
                 self.assertRegex(text, rf"rank {rank}, pid \d+: sleeping")
             self.ctl("logs", "--rank", "2", code=1, **self.doors[name])
+
+    def test_without_a_token_a_linked_node_is_told_what_its_own_workers_wrote_alone(self):
+        self.start_both(script="echo rank $RANK; touch $0/started.$RANK.$$$$.$OF; exec sleep 1000")
+        self.running("other")
+        own, = (int(path.name.split(".")[1]) for path in self.folder.glob("started.*.other"))
+        self.assertEqual(self.ctl("logs", "--rank", own, code=0, **self.doors["other"]).stdout, f"rank {own}\n")
+        self.assertRegex(self.ctl("stacks", "--rank", own, code=0, **self.doors["other"]).stdout, rf"rank {own}, pid \d+: ")
+        for words in (("logs",), ("stacks",), ("stacks", "--native")):
+            with self.subTest(words):
+                refused = self.ctl(*words, "--rank", 1 - own, code=77, **self.doors["other"])
+                self.assertEqual(refused.stdout, "")
+                self.assertIn("--token-file", refused.stderr)
+        whole = self.ctl("stacks", code=0, **self.doors["other"]).stdout
+        self.assertRegex(whole, rf"rank {own}, pid \d+: ")
+        self.assertNotIn(f"rank {1 - own}, pid", whole)
 
     def test_who_goes_on_behind_an_event_that_never_was_hears_of_a_gap_at_each_node(self):
         self.start_both()
@@ -63,7 +85,7 @@ class Pair(Nodes):
                     self.assertEqual(seen[:len(told) - 1], told[:-1] if gap else told[1:])
 
     def test_native_frames_of_any_rank_are_one_question_away(self):
-        self.start_both(script="touch $0/started.$RANK.$$$$; exec sleep 1000")
+        self.start_both(*self.token(), script="touch $0/started.$RANK.$$$$; exec sleep 1000")
         for name, door in self.doors.items():
             self.running(name)
             for rank in (0, 1):
