@@ -61,8 +61,10 @@ int follow_events(JobStory& story, bool as_json, std::int64_t last) {
     if (!event) continue;
     const auto data = parse_json(event->data);
     if (!data) continue;
-    if (event->name == "gap")
+    if (event->name == "gap") {
+      last = 0;  // what follows may be counted by another process
       tell_lost(static_cast<std::uint64_t>(std::max<std::int64_t>(integer_in(*data, "lost").value_or(0), 0)));
+    }
     if (event->name != "event") continue;
     const auto seq = integer_in(*data, "seq");
     if (seq && *seq <= last) continue;  // it was kept

@@ -75,7 +75,7 @@ TEST_CASE("of an agent's events so many are taken, and the others are counted", 
 
 TEST_CASE("so many questions of a node are open, and more are refused at once", "[net][ops]") {
   Looked job;
-  const std::string seq = std::to_string(json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body).at("seq").get<int>());
+  const std::string seq = std::to_string(json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body).at("seq").get<std::uint64_t>());
   const auto waits = [&](const Agent& agent, std::uint64_t number) {
     agent.attendance->said(
         Ask{.number = number, .by = "u", .method = "GET", .target = "/v1/jobs/a%2Fb/events?wait_s=10&since=" + seq});

@@ -53,6 +53,17 @@ struct Feed {
 
 }  // namespace
 
+TEST_CASE("a stream ends where the jobs are not known any more, or better elsewhere", "[net][ops]") {
+  OpsServer server;
+  server.jobs.add("a");
+  auto job = server.connect(), all = server.connect();
+  job.ask("/v1/jobs/a/stream");
+  all.ask("/v1/stream");
+  REQUIRE((job.hears("event: snapshot\n") && all.hears("event: snapshot\n")));
+  server.jobs.hosting = false;
+  REQUIRE((job.sees_end() && all.sees_end()));
+}
+
 TEST_CASE("a stream begins with the job as it is, and goes on with what happens", "[net][ops]") {
   OpsServer server;
   JobPage& page = server.jobs.add("a/b");

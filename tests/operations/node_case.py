@@ -112,22 +112,21 @@ class Node(Ctl):
         finally:
             connection.close()
 
-    def stream(self, folder, behind, events):
-        """The frames of its only job that the socket of the folder tells somebody who goes on behind that event, as
-        (kind, data), until there are as many events but one."""
+    def frames(self, folder, behind=None):
+        """(kind, data) of each frame that the socket of the folder tells of its job, to somebody who goes on behind that
+        event; to the end of the stream."""
         own, = Path(folder).glob("*.sock")
         job = urllib.parse.quote(self.run_id, safe="")
         connection = SocketConnection(own)
         self.addCleanup(connection.close)
-        connection.request("GET", f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": str(behind)})
-        stream = connection.getresponse()
-        frames, kind = [], ""
-        while sum(kind == "event" for kind, _ in frames) < events - 1:
-            name, _, value = stream.readline().decode().rstrip("\n").partition(": ")
+        headers = {} if behind is None else {"Last-Event-ID": str(behind)}
+        connection.request("GET", f"/v1/jobs/{job}/stream", headers=headers)
+        stream, kind = connection.getresponse(), ""
+        while line := stream.readline():
+            name, _, value = line.decode().rstrip("\n").partition(": ")
             kind = value if name == "event" else kind
             if name == "data":
-                frames.append((kind, value))
-        return frames
+                yield kind, json.loads(value)
 
 
 class Nodes(Node):

@@ -43,8 +43,8 @@ std::optional<RelayedEvents> relayed_events(std::string_view answer, std::uint64
   RelayedEvents relayed{.next = *next};
   const std::uint64_t lost = unsigned_in(*read, "lost").value_or(0);
   // A coordinator that has begun anew has lost none of those that it counts, and counts others.
-  if (lost > 0 || *next != since + events->size())
-    relayed.frames = stream_frame("gap", fmt::format("{{\"lost\":{}}}", lost));
+  const bool follows = since == 0 || *next == since + events->size();
+  if (lost > 0 || !follows) relayed.frames = stream_frame("gap", fmt::format("{{\"lost\":{}}}", lost));
   for (const json& event : *events) {
     const auto seq = unsigned_in(event, "seq");
     if (seq) relayed.frames += fmt::format("event: event\nid: {}\ndata: {}\n\n", *seq, one_line(event));

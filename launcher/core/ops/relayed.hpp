@@ -18,7 +18,7 @@ namespace torchup {
 [[nodiscard]] std::string stream_frame(std::string_view event, std::string_view data);
 
 struct RelayedEvents {
-  /// A gap, where some are lost or `since` was no number of an event there, and the events; empty: there are none.
+  /// A gap, where some are lost or `since` is neither 0 nor was a number there, and the events; empty: there are none.
   std::string frames = {};
   std::uint64_t next = 0;  ///< what is asked for goes on behind it
 };

@@ -32,9 +32,9 @@ OpsAnswer text_answer(std::string text, int status = 200) {
 NodeService::NodeService(asio::io_context& loop, NodeServiceSettings settings, DiskThread& disk, WorkerDesk& workers,
                          Hooks hooks)
     : loop_{loop}, settings_{std::move(settings)}, workers_{workers}, hooks_{std::move(hooks)},
-      page_of_own_{settings_.run_id, settings_.host, settings_.pid}, service_{loop,
-                                                                              *this,
-                                                                              {.events_max = agent_events_max}},
+      page_of_own_{settings_.run_id, settings_.host, settings_.pid}, service_{loop, *this,
+                                                                              numbered_anew(
+                                                                                  {.events_max = agent_events_max})},
       http_{loop,
             [this](const OpsCall& call, HttpServer::Reply reply) {
               OpsService& service = onlookers_ ? onlookers_->service() : service_;

@@ -54,7 +54,7 @@ std::string event_line(std::string_view run_id, std::uint64_t seq, std::string_v
 std::size_t EventRings::Event::bytes() const { return sizeof(Event) + whole.capacity() + withheld.capacity(); }
 
 std::uint64_t EventRings::add(const std::string& run_id, std::string_view event) {
-  Ring& ring = rings_[run_id];
+  Ring& ring = rings_.try_emplace(run_id, new_ring()).first->second;
   Event kept{numbered_event(++ring.last, event), {}};
   std::string part = withheld(kept.whole);
   if (part != kept.whole) kept.withheld = std::move(part);
@@ -71,11 +71,6 @@ std::uint64_t EventRings::add(const std::string& run_id, std::string_view event)
   return ring.last;
 }
 
-void EventRings::begin_above(const std::string& run_id, std::uint64_t seq) {
-  const auto [ring, is_new] = rings_.try_emplace(run_id);
-  if (is_new) ring->second.above = ring->second.last = seq;
-}
-
 void EventRings::keep_only(const std::set<std::string>& run_ids) {
   std::erase_if(rings_, [&](const auto& entry) {
     const bool goes = !run_ids.contains(entry.first);
@@ -86,16 +81,16 @@ void EventRings::keep_only(const std::set<std::string>& run_ids) {
 
 std::uint64_t EventRings::last(const std::string& run_id) const {
   const auto ring = rings_.find(run_id);
-  return ring == rings_.end() ? 0 : ring->second.last;
+  return ring == rings_.end() ? limits_.above : ring->second.last;
 }
 
 EventRings::Seen EventRings::read(const std::string& run_id, std::uint64_t since, Right right, std::size_t bytes_max,
                                   const See& see) const {
   const auto found = rings_.find(run_id);
-  static const Ring none;
+  const Ring none = new_ring();
   const Ring& ring = found == rings_.end() ? none : found->second;
-  Seen seen{.next = since};
-  if (since > ring.last || since < ring.above) {
+  Seen seen{.next = since == 0 ? ring.above : since};
+  if (seen.next > ring.last || seen.next < ring.above) {
     seen.gap = true;
     seen.next = ring.above;
   }

@@ -13,26 +13,25 @@
 
 namespace torchup {
 
-/// The newest events of jobs, kept for those who ask for them, and numbered: in the interface each has `seq`, from 1 on
-/// within its job. Pure.
+/// The newest events of jobs, kept for those who ask for them, and numbered: in the interface each has `seq`, one more
+/// than the event of its job before it. Pure.
 class EventRings {
  public:
   struct Limits {
     std::size_t events_max = 4096;                   ///< of one job
     std::size_t bytes_max = std::size_t{64} << 20U;  ///< of all; the job that holds most loses its oldest
+    /// Numbers begin behind this one: a process that had the jobs before may have numbered other events below it.
+    std::uint64_t above = 0;
   };
 
   explicit EventRings(Limits limits) : limits_{limits} {}
 
   /// `event`: a JSON object in one line, without blanks around it (is_event asks that of a stranger). Gives its number.
   std::uint64_t add(const std::string& run_id, std::string_view event);
-  /// Before a job's first event: its numbers go on above this one, under which a process that had the job before may
-  /// have numbered others.
-  void begin_above(const std::string& run_id, std::uint64_t seq);
   /// Forgets all other jobs.
   void keep_only(const std::set<std::string>& run_ids);
 
-  /// Number of the newest event; what begin_above said, or 0, where there is none.
+  /// Number of the newest event; the one that numbers begin behind, where there is none.
   [[nodiscard]] std::uint64_t last(const std::string& run_id) const;
 
   /// Called for one event, with its number and its text: a JSON object without line end that has `seq`.
@@ -41,7 +40,7 @@ class EventRings {
     std::uint64_t next = 0;  ///< the last number that was seen: what is asked for goes on behind it
     /// How many are missing that this process had, between what was asked for and the first that is there.
     std::uint64_t lost = 0;
-    bool gap = false;  ///< some are missing, or `since` never was a number of an event here
+    bool gap = false;  ///< some are missing, or `since` is neither 0 nor ever was a number of an event here
   };
   /// Shows the events behind `since`, as somebody with that right sees them, in their order, until they have
   /// `bytes_max` bytes; one at least, where there is one.
@@ -62,6 +61,7 @@ class EventRings {
     std::size_t bytes = 0;
     [[nodiscard]] std::uint64_t first() const { return last - events.size() + 1; }
   };
+  [[nodiscard]] Ring new_ring() const { return {.above = limits_.above, .last = limits_.above}; }
   void drop_oldest(Ring& ring);
 
   Limits limits_;

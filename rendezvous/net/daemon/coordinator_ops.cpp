@@ -78,9 +78,10 @@ struct Gathered {
 }  // namespace
 
 CoordinatorOps::CoordinatorOps(boost::asio::io_context& loop, Coordinator& coordinator, CoordinatorOpsOptions options)
-    : loop_{loop}, coordinator_{coordinator}, options_{std::move(options)}, host_{own_host_name()},
-      port_{[] { return PortNumbers{}; }}, jobs_{loop, coordinator, source_options()}, service_{loop, jobs_,
-                                                                                                options_.events},
+    : loop_{loop}, coordinator_{coordinator}, options_{std::move(options)}, host_{own_host_name()}, port_{[] {
+        return PortNumbers{};
+      }},
+      jobs_{loop, coordinator, source_options()}, service_{loop, jobs_, numbered_anew(options_.events)},
       http_{loop, [this](const OpsCall& call, HttpServer::Reply reply) { service_.perform(call, std::move(reply)); }},
       page_{loop, http_, {.access = access()}}, questions_{loop}, self_{std::make_shared<CoordinatorOps*>(this)} {
   Coordinator::Onlooker onlooker;
@@ -303,12 +304,7 @@ void CoordinatorOps::noted(const RunId& run_id, const Note& note) {
     if (JobPage* const page = jobs_.known(run_id.value())) page->count_order(order->verb);
   }
   if (const auto* order = std::get_if<OrderReceived>(&note); order && own_.ordered) return own_.ordered(*order);
-  const Moment at = this_moment();
-  // More than one event a microsecond there cannot have been: who read those of the process before goes on above them.
-  if (std::holds_alternative<JobRestored>(note)) {
-    service_.events().begin_above(run_id.value(), static_cast<std::uint64_t>(at.utc_us));
-  }
-  const std::string event = note_event(note, host_, at);
+  const std::string event = note_event(note, host_, this_moment());
   if (!event.empty()) service_.record(run_id.value(), event);
 }
 

@@ -85,7 +85,8 @@ class EventFeed::Reader : public FrameSource {
   ~Reader() override { shared_->leave(this); }
 
   Next next() override {
-    if (!shared_->source) return {{}, true};
+    // Where this process does not know the jobs any more, or another knows more of them, one looks there again.
+    if (!shared_->source || !shared_->source->hosts()) return {{}, true};
     if (all_) return {rows(), false};
     JobPage* const page = shared_->source->page(run_id_);
     if (!page) return {{}, true};

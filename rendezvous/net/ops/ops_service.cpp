@@ -47,6 +47,12 @@ OpsService::OpsService(boost::asio::io_context& loop, OpsSource& source, EventRi
 
 OpsService::~OpsService() { *self_ = nullptr; }
 
+/// More than one event a microsecond there cannot have been.
+EventRings::Limits numbered_anew(EventRings::Limits limits) {
+  limits.above = static_cast<std::uint64_t>(this_moment().utc_us);
+  return limits;
+}
+
 void OpsService::perform(const OpsCall& call, HttpServer::Reply reply) {
   if (is_about_jobs(call.route) && source_.hosts()) return perform_hosted(call, std::move(reply));
   if (call.route == OpsRoute::page && source_.hosts()) return reply(page_answer());

@@ -58,6 +58,10 @@ class OpsService {
   std::shared_ptr<OpsService*> self_;  ///< what is done later finds null there when this has gone
 };
 
+/// The same limits, with numbers that no process before this one has given: who read events of that one, and goes on
+/// behind them here, hears of a gap.
+[[nodiscard]] EventRings::Limits numbered_anew(EventRings::Limits limits);
+
 /// The page's file, with its policy.
 [[nodiscard]] OpsAnswer page_answer();
 

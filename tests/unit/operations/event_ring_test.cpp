@@ -95,8 +95,7 @@ TEST_CASE("a number that never was is a gap", "[unit][event_ring]") {
 }
 
 TEST_CASE("numbers go on above those of the process before", "[unit][event_ring]") {
-  EventRings rings{{}};
-  rings.begin_above("job", 40);
+  EventRings rings{{.above = 40}};
   REQUIRE(rings.last("job") == 40);
   const Read early = read(rings, 38);
   REQUIRE(early.seen.gap);
@@ -104,9 +103,14 @@ TEST_CASE("numbers go on above those of the process before", "[unit][event_ring]
   REQUIRE(early.seen.next == 40);
   REQUIRE_FALSE(read(rings, 40).seen.gap);
   REQUIRE(rings.add("job", "{}") == 41);
-  rings.begin_above("job", 90);  // too late
   REQUIRE(rings.add("job", "{}") == 42);
   REQUIRE(read(rings, 50).seen.next == 42);
+  const Read whole = read(rings, 0);  // who has none yet misses none
+  REQUIRE_FALSE(whole.seen.gap);
+  REQUIRE(whole.texts == std::vector<std::string>{R"({"seq":41})", R"({"seq":42})"});
+  REQUIRE(rings.add("other", "{}") == 41);
+  rings.keep_only({});
+  REQUIRE(rings.last("job") == 40);
 }
 
 TEST_CASE("an answer is cut at its limit, and goes on behind it", "[unit][event_ring]") {

@@ -40,6 +40,10 @@ TEST_CASE("what follows on a number that never was follows a gap", "[unit][opera
     const auto told = relayed_events(R"({"events":[{"seq":1001}],"next":1001,"lost":0})", 57);
     CHECK(told->frames == gap + "event: event\nid: 1001\ndata: {\"seq\":1001}\n\n");
   }
+  SECTION("but who has none begins with the first that there is") {
+    const auto told = relayed_events(R"({"events":[{"seq":1001}],"next":1001,"lost":0})", 0);
+    CHECK(told->frames == "event: event\nid: 1001\ndata: {\"seq\":1001}\n\n");
+  }
   SECTION("also before there is one") {
     CHECK(relayed_events(R"({"events":[],"next":1000,"lost":0})", 57)->frames == gap);
   }
