@@ -39,6 +39,9 @@ class AgentOperations {
   /// As JobRecord tells it.
   void happened(const LaunchEvent& event, std::string_view line);
 
+  /// The attempt writes nothing more. While its output is there: who asks for it later is told what is remembered.
+  void output_ended() { workers_.attempt_ended(); }
+
   /// The job has ended here: whoever follows it, or a worker's log, is told all of it and so.
   Task<> finish();
   /// As JobRecord wants it.

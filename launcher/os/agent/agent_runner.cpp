@@ -327,7 +327,8 @@ class AgentRunner {
     if (attempt_) co_await attempt_->drain(drain_limit, kept_);
     ending_ = false;
     const bool over = kept_.empty();  // else who is kept writes on
-    handle(DescendantsGone{});
+    if (over) operations_.output_ended();
+    handle(DescendantsGone{});  // which may only be queued: what has followed from it comes when the output has gone
     if (over) attempt_.reset();
   }
 
