@@ -104,17 +104,18 @@ class Ps(Ctl):
 
     @unittest.skipIf(os.geteuid() != 0, "it is for root")
     def test_root_may_look_at_all_users(self):
-        folder = Path("/tmp/torchup-54321")
+        uid = 50000 + os.getpid() % 10000  # nobody's; others may run this test, too
+        folder = Path(f"/tmp/torchup-{uid}")
         folder.mkdir(mode=0o700)
         self.addCleanup(folder.rmdir)
-        os.chown(folder, 54321, -1)
+        os.chown(folder, uid, -1)
         self.launcher(Job("theirs", 31), 31, folder)
         self.assertNotIn("theirs", self.ctl("ps", code=0).stdout)
         self.assertIn(["theirs", "31"], [row[:2] for row in self.rows("--all-users")])
-        os.chown(folder, 54322, -1)  # not the one that it is named after
+        os.chown(folder, uid + 1, -1)  # not the one that it is named after
         done = self.ctl("ps", "--all-users", code=0)
         self.assertNotIn("theirs", done.stdout)
-        self.assertIn("it belongs to the user of uid 54322", done.stderr)
+        self.assertIn(f"it belongs to the user of uid {uid + 1}", done.stderr)
 
     def test_a_long_path_is_no_hindrance(self):
         deep = self.folder / ("x" * 120)
