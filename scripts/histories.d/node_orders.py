@@ -191,30 +191,40 @@ class Orders:
                 calm = not self.unheard() and not self.put_aside()  # who may take part any moment
             asked = sorted({entry["host"] for entry in self.cluster.rounds()[-1]}) if calm else \
                 [f"node{node}" for node in sorted(self.agents)]
-            self.give(self.choose_order(), int(self.chance.choice(asked).removeprefix("node")), calm)
+            node = int(self.chance.choice(asked).removeprefix("node"))
+            if calm:  # its workers may have run on while it looked for the coordinator
+                wait_for(f"node{node} knows the whole job", lambda: self.view_of(node), VIEW_S)
+            self.give(self.choose_order(), node, calm)
             self.take_answers()
 
     # ---- what the coordinator knows
 
+    def view_of(self, node):
+        """The whole job, where the node's agent reaches the coordinator."""
+        process = self.ask(node, "status", RUN_ID, "--json")
+        said, _ = process.communicate(timeout=ANSWER_S)
+        job = json.loads(said) if process.returncode == 0 else {"phase": "cut off"}
+        return job if job["phase"] != "cut off" else None
+
     def view(self):
-        """Of the whole job, as some agent that reaches the coordinator shows it."""
-        for node in self.agents:
-            process = self.ask(node, "status", RUN_ID, "--json")
-            said, _ = process.communicate(timeout=ANSWER_S)
-            job = json.loads(said) if process.returncode == 0 else {"phase": "cut off"}
-            if job["phase"] != "cut off":
-                return job
-        return None
+        """As some agent that reaches it shows it."""
+        return next(filter(None, map(self.view_of, self.agents)), None)
+
+    def there(self, job, *states):
+        """Nodes with an agent of ours that are in one of these states, or in any but silent."""
+        hosts = {node["host"] for node in job["nodes"].values()
+                 if (node["state"] in states if states else node["state"] != "silent")}
+        return {int(host.removeprefix("node")) for host in hosts} & set(self.agents)
 
     def drained_in(self, job):
-        hosts = {node["host"] for node in job["nodes"].values() if node["state"] in ("draining", "drained")}
-        return {int(host.removeprefix("node")) for host in hosts} & set(self.agents)
+        return self.there(job, "draining", "drained")
 
     def learn_orders(self):
         """Where it is not known what was obeyed, the coordinator says it."""
         if self.unsure:
             job = wait_for("somebody who knows the whole job", self.view, VIEW_S + self.limit(0))
-            self.range, self.drained = [job["min_nodes"], job["max_nodes"]], self.drained_in(job)
+            self.range = [job["min_nodes"], job["max_nodes"]]
+            self.drained = self.drained_in(job) | self.drained - self.there(job)
             self.unsure = False
 
     def check_orders(self):
@@ -224,10 +234,9 @@ class Orders:
 
         def holds():
             job = self.view() or {"nodes": {}}
-            there = {int(node["host"].removeprefix("node")) for node in job["nodes"].values() if node["state"] != "silent"}
             seen.update(job=job, range=[job.get("min_nodes"), job.get("max_nodes")], drained=self.drained_in(job),
                         restarts=job.get("restart_count"))
-            wanted = self.range, self.drained & there, self.restarts
+            wanted = self.range, self.drained & self.there(job), self.restarts
             return (seen["range"], seen["drained"], seen["restarts"]) == wanted
 
         try:
