@@ -75,7 +75,8 @@ TEST_CASE("of an agent's events so many are taken, and the others are counted", 
 
 TEST_CASE("so many questions of a node are open, and more are refused at once", "[net][ops]") {
   Looked job;
-  const std::string seq = std::to_string(json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body).at("seq").get<std::uint64_t>());
+  const std::uint64_t last = json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body).at("seq");
+  const std::string seq = std::to_string(last);
   const auto waits = [&](const Agent& agent, std::uint64_t number) {
     agent.attendance->said(
         Ask{.number = number, .by = "u", .method = "GET", .target = "/v1/jobs/a%2Fb/events?wait_s=10&since=" + seq});
@@ -101,7 +102,8 @@ TEST_CASE("so many questions of a node are open, and more are refused at once", 
   REQUIRE(answers_of(job.here).front().status == 200);
 }
 
-TEST_CASE("events of a job that is found again are numbered above those of the process before", "[net][ops]") {
+TEST_CASE("events are numbered above those of the process before", "[net][ops]") {
+  const bool is_found_again = GENERATE(true, false);
   const test::TemporaryFolder folder;
   std::uint64_t before = 0;
   {
@@ -112,11 +114,44 @@ TEST_CASE("events of a job that is found again are numbered above those of the p
     REQUIRE(life.until([&] { return Looked::is_told_to_host(first) || Looked::is_told_to_host(second); }));
     before = life.last_event();
     REQUIRE(before > 0);
-    life.coordinator.release_state();
+    if (is_found_again) life.coordinator.release_state();
+    if (!is_found_again) life.coordinator.abandon_state();
+  }
+  const test::TemporaryFolder other;
+  Life life{(is_found_again ? folder : other).path.string()};
+  REQUIRE(life.last_event() > before);
+  Agent again{life.coordinator};
+  again.join("c");
+  REQUIRE(life.until([&] { return life.last_event() > before + 1; }));
+  std::uint64_t seen = 0;
+  const auto read = life.onlookers.service().events().read(run_id.value(), before, Right::control, 1 << 20,
+                                                           [&](std::uint64_t, std::string_view) { ++seen; });
+  REQUIRE((read.gap && read.lost == 0 && seen > 0));
+}
+
+TEST_CASE("an order is accepted when it would survive the process", "[net][ops]") {
+  const test::TemporaryFolder folder;
+  std::optional<OpsAnswer> given;
+  {
+    Life life{folder.path.string()};
+    Agent first{life.coordinator}, second{life.coordinator};
+    first.join("a");
+    second.join("b");
+    REQUIRE(life.until([&] { return Looked::is_told_to_host(first) || Looked::is_told_to_host(second); }));
+    OpsRequest request{.method = "POST", .target = "/v1/jobs/a%2Fb/resize", .headers = {}};
+    request.headers.emplace_back("Content-Type", "application/json");
+    life.onlookers.service().perform(request, {.right = Right::control, .by = "u", .proved = true},
+                                     R"({"min":1,"max":3})",
+                                     [&](OpsReply reply) { given = std::get<OpsAnswer>(std::move(reply)); });
+    REQUIRE_FALSE(given);  // nothing has been written since
+    REQUIRE(life.until([&] { return given.has_value(); }));
+    REQUIRE(given->status == 202);
+    life.coordinator.abandon_state();
   }
   Life life{folder.path.string()};
-  REQUIRE(life.until([&] { return life.last_event() > 0; }));
-  REQUIRE(life.last_event() > before + 1'000'000'000'000'000);  // microseconds since 1970
+  const auto jobs = life.coordinator.jobs();
+  REQUIRE(jobs.size() == 1);
+  REQUIRE((jobs.front().second.min_nodes == 1 && jobs.front().second.max_nodes == 3));
 }
 
 TEST_CASE("orders are counted by their verbs", "[net][ops]") {

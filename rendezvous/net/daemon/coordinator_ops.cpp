@@ -146,13 +146,33 @@ void CoordinatorOps::open_page(const HttpServer::Reply& reply) {
 }
 
 void CoordinatorOps::obey(const OpsCall& call, const HttpServer::Reply& reply) {
-  const auto obeyed = coordinator_.order(RunId{call.run_id}, *call.order, call.caller.by);
-  if (!obeyed) return reply(answer_of(no_such_job(call.run_id)));
-  if (!obeyed->accepted) return reply(answer_of({409, "cannot_be", obeyed->text, ""}));
+  const RunId run_id{call.run_id};
+  const auto order = orders_.insert(orders_.end(), {run_id, reply});
+  const auto obeyed = coordinator_.order(run_id, *call.order, call.caller.by);
+  if (!obeyed || !obeyed->accepted) {
+    orders_.erase(order);
+    return reply(answer_of(obeyed ? Refusal{409, "cannot_be", obeyed->text, ""} : no_such_job(call.run_id)));
+  }
   OpsAnswer answer;
   answer.status = 202;
   JsonObject{answer.body}.text("accepted", obeyed->text).end();
-  reply(std::move(answer));
+  order->answer = std::move(answer);
+  if (order->noted) answer_order(order);
+}
+
+/// Orders of a job are noted in their order: now, or when the job's state has been written.
+void CoordinatorOps::order_noted(const RunId& run_id) {
+  const auto order =
+      std::ranges::find_if(orders_, [&](const Order& each) { return each.run_id == run_id && !each.noted; });
+  if (order == orders_.end()) return;
+  order->noted = true;
+  if (order->answer) answer_order(order);
+}
+
+void CoordinatorOps::answer_order(std::list<Order>::iterator order) {
+  const Order answered = std::move(*order);
+  orders_.erase(order);
+  answered.reply(*answered.answer);
 }
 
 /// Without a token nobody can tell who asks from another machine: what workers wrote stays on theirs. A node's name
@@ -301,6 +321,7 @@ OpsAnswer CoordinatorOps::own_row(const RunId& run_id, Right right) {
 
 void CoordinatorOps::noted(const RunId& run_id, const Note& note) {
   if (const auto* order = std::get_if<OrderReceived>(&note)) {
+    order_noted(run_id);
     if (JobPage* const page = jobs_.known(run_id.value())) page->count_order(order->verb);
   }
   if (const auto* order = std::get_if<OrderReceived>(&note); order && own_.ordered) return own_.ordered(*order);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -71,7 +72,16 @@ class CoordinatorOps {
   [[nodiscard]] CoordinatorSourceOptions source_options();
   [[nodiscard]] CoordinatorNumbers numbers() const;
   void perform(const OpsCall& call, HttpServer::Reply reply);
+  /// An order, which is answered when it is noted: by then it would survive this process.
+  struct Order {
+    RunId run_id;
+    HttpServer::Reply reply;
+    std::optional<OpsAnswer> answer = {};
+    bool noted = false;
+  };
   void obey(const OpsCall& call, const HttpServer::Reply& reply);
+  void order_noted(const RunId& run_id);
+  void answer_order(std::list<Order>::iterator order);
   void ask_nodes(const OpsCall& call, HttpServer::Reply reply);
   void open_page(const HttpServer::Reply& reply);
   [[nodiscard]] bool may_cross(const OpsCall& call, const std::string& node) const;
@@ -100,6 +110,7 @@ class CoordinatorOps {
   OpsService service_;
   HttpServer http_;
   PagePort page_;
+  std::list<Order> orders_;                                         ///< that are not answered yet
   OpenQuestions questions_;                                         ///< to nodes
   std::map<std::pair<std::string, std::string>, Allowed> allowed_;  ///< by run id and agent's name
   std::uint64_t events_lost_ = 0;                                   ///< that agents did not tell, or told too many of
