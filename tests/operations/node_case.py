@@ -22,14 +22,6 @@ WAITS = ("touch $0/started.$RANK.$TORCHELASTIC_RESTART_COUNT.$$$$; while [ ! -e 
          "exit ${CODE:-0}")
 
 
-def has_native_stack(case, text, rank, thread, function):
-    """Whether the rank's part of the text has that thread with that function in one of its frames."""
-    if "install libdw1" in text:
-        case.skipTest("no libdw.so.1")
-    part = re.search(rf"(?ms)^rank {rank}, .*?(?=^rank |\Z)", text)
-    return part and re.search(rf"(?m)^  native thread \d+, {thread}\n(    .*\n)*?    .*{function}", part[0])
-
-
 class SocketConnection(http.client.HTTPConnection):
     """By a unix socket."""
 
@@ -73,6 +65,20 @@ class Node(Ctl):
         rows = self.json("ps", **environment)["jobs"]
         self.assertEqual(len(rows), 1, rows)
         return rows[0]
+
+    def stacks(self, *words, asleep=(), thread=None, **environment):
+        """The text, once these ranks sleep; with `thread` they have a native thread of that name that does so."""
+        native = rf"(.*\n)*?  native thread \d+, {thread}\n(    .*\n)*?    .*nanosleep" if thread else ""
+
+        def look():
+            text = self.ctl("stacks", *words, code=0, **environment).stdout
+            if "install libdw1" in text:
+                self.skipTest("no libdw.so.1")
+            parts = dict(re.findall(r"(?ms)^rank (\d+), (.*?)(?=^rank |\Z)", text))
+            found = all(re.match(rf"pid \d+: sleeping{native}", parts.get(str(rank), "")) for rank in asleep)
+            return found and set(map(int, parts)) == set(asleep) and text
+
+        return until(look, f"just the ranks {asleep} are shown, and sleep", LIMIT_S)
 
     def status(self, wanted, what, *words, **environment):
         def look():

@@ -12,7 +12,7 @@ import sys
 import unittest
 import urllib.parse
 
-from node_case import LIMIT_S, Node, has_native_stack
+from node_case import LIMIT_S, Node
 from waiting import until
 
 
@@ -144,13 +144,8 @@ class Said(Node):
     def test_stacks_tell_of_each_rank_what_it_does(self):
         self.torchup("--nproc-per-node=2", script="touch $0/started.$RANK.$$$$; exec sleep 1000")
         self.started(2)
-        text = self.ctl("stacks", code=0).stdout
-        for rank in (0, 1):
-            self.assertRegex(text, rf"rank {rank}, pid \d+: sleeping")
-        self.assertIn("last output", text)
-        alone = self.ctl("stacks", "--rank", "1", code=0).stdout
-        self.assertNotIn("rank 0", alone)
-        self.assertIn("rank 1", alone)
+        self.assertEqual(self.stacks(asleep=(0, 1)).count("last output"), 2)
+        self.stacks("--rank", "1", asleep=[1])
         self.ctl("stacks", "--rank", "7", code=1)
 
     def test_native_frames_are_shown_to_who_asks_for_them(self):
@@ -161,16 +156,12 @@ class Said(Node):
                            "time.sleep(1000)\n")
         self.torchup("--nproc-per-node=2", program=[program, self.folder], PYTHON_EXEC=sys.executable)
         self.started(2)
-        text = self.ctl("stacks", code=0).stdout
-        self.assertRegex(text, r"rank 0, pid \d+: (.*\n)+?    .*program.py:3 <module>\n")
-        self.assertNotIn("native thread", text)
-        text = self.ctl("stacks", "--native", code=0).stdout
+        text = self.stacks("--native", asleep=(0, 1), thread="python.*")
         self.assertEqual(text.count("program.py:3 <module>"), 2)
-        for rank in (0, 1):
-            self.assertTrue(has_native_stack(self, text, rank, "python.*", "nanosleep"), text)
-        alone = self.ctl("stacks", "--native", "--rank", "1", code=0).stdout
-        self.assertTrue(has_native_stack(self, alone, 1, "python.*", "nanosleep"), alone)
-        self.assertNotIn("rank 0", alone)
+        text = self.stacks(asleep=(0, 1))
+        self.assertEqual(text.count("program.py:3 <module>"), 2)
+        self.assertNotIn("native thread", text)
+        self.stacks("--native", "--rank", "1", asleep=[1], thread="python.*")
         refused = self.ctl("stacks", "--native", "--rank", "2", code=1)
         self.assertEqual(refused.stdout, "")
         self.assertIn("rank 2", refused.stderr)

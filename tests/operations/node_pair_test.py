@@ -11,7 +11,7 @@ import sys
 import time
 import unittest
 
-from node_case import LIMIT_S, Node, Nodes, has_native_stack
+from node_case import LIMIT_S, Node, Nodes
 from torchupd import Torchupd
 from waiting import until
 
@@ -49,9 +49,7 @@ class Pair(Nodes):
                     shown = until(lambda: self.ctl("logs", "--rank", rank, code=0, **self.doors[name]).stdout,
                                   "it has spoken", LIMIT_S)
                     self.assertEqual(shown, f"rank {rank}\n")
-            text = self.ctl("stacks", code=0, **self.doors[name]).stdout
-            for rank in (0, 1):
-                self.assertRegex(text, rf"rank {rank}, pid \d+: sleeping")
+            self.stacks(asleep=(0, 1), **self.doors[name])
             self.ctl("logs", "--rank", "2", code=1, **self.doors[name])
 
     def test_without_a_token_a_linked_node_is_told_what_its_own_workers_wrote_alone(self):
@@ -90,9 +88,8 @@ class Pair(Nodes):
             self.running(name)
             for rank in (0, 1):
                 with self.subTest(name, rank=rank):
-                    text = self.ctl("stacks", "--native", "--rank", rank, code=0, **door).stdout
-                    self.assertEqual(text.count("\nrank ") + text.startswith("rank "), 1)
-                    self.assertTrue(has_native_stack(self, text, rank, "sleep", "nanosleep"), text)
+                    self.stacks("--native", "--rank", rank, asleep=[rank], thread="sleep", **door)
+            self.stacks("--native", asleep=(0, 1), thread="sleep", **door)
             refused = self.ctl("stacks", "--native", "--rank", "2", code=1, **door)
             self.assertEqual(refused.stdout, "")
             self.assertIn("rank 2", refused.stderr)
