@@ -119,8 +119,8 @@ class Node(Ctl):
             connection.close()
 
     def frames(self, folder, behind=None):
-        """(kind, data) of each frame that the socket of the folder tells of its job, to somebody who goes on behind that
-        event; to the end of the stream."""
+        """(kind, data) of each frame that the socket of the folder tells of its job, to who goes on behind that event;
+        to the end of the stream."""
         own, = Path(folder).glob("*.sock")
         job = urllib.parse.quote(self.run_id, safe="")
         connection = SocketConnection(own)
@@ -151,8 +151,8 @@ class Nodes(Node):
 
     def agent(self, name, *words, nnodes="2", **more):
         return self.torchup(f"--nnodes={nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}",
-                            f"--rdzv-id={self.run_id}", *words, sockets=self.doors[name]["TORCHUP_RUNTIME_DIR"], OF=name,
-                            **more)
+                            f"--rdzv-id={self.run_id}", *words, OF=name,
+                            sockets=self.doors[name]["TORCHUP_RUNTIME_DIR"], **more)
 
     def begin(self, *names, words=(), **more):
         """Agents of these names, of which the first hosts the rendezvous."""

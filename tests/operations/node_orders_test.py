@@ -41,13 +41,14 @@ class Orders(Nodes):
         return found
 
     def placed(self, *names, but=None):
-        """Once just these nodes have workers, of one world, and none of `but` (what this gave before) lives any more."""
+        """Once just these nodes have workers, of one world, and none of `but` (what this gave before) lives on."""
         former = {worker[-1] for worker in (but or {}).values()}
 
         def whole():
             workers = self.workers()
             places = {worker[:2] for worker in workers.values()}
-            whole = set(workers) == set(names) and places == {(rank, len(names)) for rank in range(len(names))}
+            all_places = {(rank, len(names)) for rank in range(len(names))}
+            whole = set(workers) == set(names) and places == all_places
             return whole and not former & {worker[-1] for worker in workers.values()} and workers
 
         return until(whole, f"the workers of {names} run", LIMIT_S)

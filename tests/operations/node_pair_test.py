@@ -57,7 +57,7 @@ class Pair(Nodes):
         self.running("other")
         own, = (int(path.name.split(".")[1]) for path in self.folder.glob("started.*.other"))
         self.assertEqual(self.ctl("logs", "--rank", own, code=0, **self.doors["other"]).stdout, f"rank {own}\n")
-        self.assertRegex(self.ctl("stacks", "--rank", own, code=0, **self.doors["other"]).stdout, rf"rank {own}, pid \d+: ")
+        self.stacks("--rank", own, asleep=[own], **self.doors["other"])
         for words in (("logs",), ("stacks",), ("stacks", "--native")):
             with self.subTest(words):
                 refused = self.ctl(*words, "--rank", 1 - own, code=77, **self.doors["other"])
@@ -206,7 +206,8 @@ class AtADaemon(Nodes):
         self.status(lambda job: job["phase"] == "cut off", "the node is cut off", **self.doors["other"])
         alone = self.frames(folder, last)
         self.assertEqual(next(alone)[1]["phase"], "cut off")
-        self.assertEqual(next(kind for kind, _ in alone if kind in ("event", "gap")), "gap")  # it has numbers of its own
+        told = (kind for kind, _ in alone if kind in ("event", "gap"))
+        self.assertEqual(next(told), "gap")  # it has numbers of its own
         again = Torchupd(TORCHUPD, "--bind", "127.0.0.1", port=self.daemon.port, stderr=subprocess.DEVNULL,
                          env={**self.environment, "TORCHUP_RUNTIME_DIR": str(self.sockets)})
         self.addCleanup(again.end, LIMIT_S)
