@@ -33,10 +33,8 @@ struct Apart {
   bool until(const std::function<bool()>& condition) {
     const auto end = std::chrono::steady_clock::now() + 60s;
     while (!condition() && std::chrono::steady_clock::now() < end) {
-      for (auto* loop : {&far, &near}) {
-        loop->restart();
-        loop->run_one_for(5ms);
-      }
+      for (auto* loop : {&far, &near}) loop->restart();
+      if (far.poll() + near.poll() == 0) far.run_one_for(1ms);
     }
     return condition();
   }
