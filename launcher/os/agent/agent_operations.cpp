@@ -13,7 +13,7 @@ namespace {
 /// The coordinator is told no more often.
 constexpr Duration report_interval = std::chrono::seconds{1};
 /// How long whoever follows the job may take to be told of its end, in all.
-constexpr Duration farewell = std::chrono::milliseconds{200};
+constexpr Duration farewell = std::chrono::seconds{1};
 
 std::int64_t monotonic_us() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -187,7 +187,7 @@ Task<> AgentOperations::finish() {
   // One pause more than somebody was seen: who was answered in the last one has it sent in this.
   for (bool followed = is_followed(); followed && std::chrono::steady_clock::now() < until;) {
     followed = is_followed();
-    pause.expires_after(farewell / 10);
+    pause.expires_after(farewell / 50);
     co_await pause.async_wait();
   }
 }

@@ -15,7 +15,7 @@ namespace {
 constexpr Duration log_look_interval = std::chrono::milliseconds{200};
 constexpr Duration log_read_limit = std::chrono::seconds{5};
 /// Who follows a log asks again that soon.
-constexpr Duration comes_again = std::chrono::milliseconds{50};
+constexpr Duration comes_again = std::chrono::milliseconds{500};
 
 OutputTail::Stream tail_stream(LogStream stream) {
   return stream == LogStream::out ? OutputTail::Stream::out : OutputTail::Stream::err;
