@@ -143,6 +143,7 @@ TEST_CASE("an order is accepted when it would survive the process", "[net][ops]"
     life.onlookers.service().perform(request, {.right = Right::control, .by = "u", .proved = true},
                                      R"({"min":1,"max":3})",
                                      [&](OpsReply reply) { given = std::get<OpsAnswer>(std::move(reply)); });
+    CAPTURE(given ? given->body : "");
     REQUIRE_FALSE(given);  // nothing has been written since
     REQUIRE(life.until([&] { return given.has_value(); }));
     REQUIRE(given->status == 202);

@@ -105,7 +105,7 @@ TEST_CASE("a stop ends the job as it was asked to", "[unit][orders]") {
   }
   SECTION("after its workers have saved, to be started again") {
     REQUIRE(it.order(order::Stop{.save = true}));
-    const Verdict& verdict = *it.view().verdict;
+    const Verdict verdict = *it.view().verdict;
     REQUIRE((verdict.exit_code == 75 && verdict.stop_signal == 0 && verdict.save));
   }
   SECTION("at once") {
