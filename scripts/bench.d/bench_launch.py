@@ -107,7 +107,7 @@ def agent_memory_mib(command, workers):
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"{command[0]}: the workers did not start within 60 s")
                 time.sleep(0.02)
-            time.sleep(0.2)
+            time.sleep(2)  # torchup keeps for one what only its start has needed
             own = [pid for pid in pids if pid not in sleeping]
             return {field: sum(memory_kib(pid, field) for pid in own) / 1024 for field in ("Rss", "Pss")}
         finally:
