@@ -2,15 +2,15 @@
 // from the first connection to the last placement, and what one agent sent and received for it.
 //
 //   agents_load ADDRESS PORT AGENTS [RANKS_PER_AGENT]
-//   agents_load ADDRESS PORT AGENTS RANKS_PER_AGENT end|silence COUNT
+//   agents_load ADDRESS PORT AGENTS RANKS_PER_AGENT end|silence COUNT [LEASE_S]
 //   agents_load ADDRESS PORT AGENTS RANKS_PER_AGENT hold [RUN_ID]
 //
 // The third form prints its line and stays, until stdin or the job ends: its agents send keep-alives each second, with
 // reports of workers that take three steps a second, as often as agents do.
 //
-// The second form then loses COUNT agents, one after the other: the connection of each ends, or (lease 1 s, keep-alives
-// every 0.2 s) it falls silent. The line then also has for each loss the seconds until the last of the others, which
-// join again as soon as they are told to stop, has its new place.
+// The second form then loses COUNT agents, one after the other: the connection of each ends, or it falls silent (lease
+// 1 s unless another is given, keep-alives every fifth of it). The line then also has for each loss the seconds until
+// the last of the others, which join again as soon as they are told to stop, has its new place.
 //
 // Every placement is checked: group ranks and first ranks are unique and dense. Waiting lines are counted apart, since
 // they depend on time.
@@ -61,6 +61,7 @@ struct Then {
   int losses = 0;       ///< so many are lost, one after the other
   bool silent = false;  ///< not by the end of their connections
   bool hold = false;    ///< all stay
+  int lease_s = 1;      ///< of those who may fall silent
   std::string run_id = "load";
 };
 
@@ -82,8 +83,8 @@ class Load {
     terms_.max_nodes = agents;
     terms_.min_nodes = agents - then_.losses;
     // Without keep-alives the lease must outlast the run, and a round waits for whoever is silent.
-    terms_.lease = then_.silent ? Duration{std::chrono::seconds{1}} : std::chrono::minutes{2};
-    if (then_.silent) alive_interval_ = std::chrono::milliseconds{200};
+    terms_.lease = then_.silent ? Duration{std::chrono::seconds{then_.lease_s}} : std::chrono::minutes{2};
+    if (then_.silent) alive_interval_ = terms_.lease / 5;
     if (then_.hold) alive_interval_ = std::chrono::seconds{1};
     group_ranks_.resize(agents_.size());
   }
@@ -314,11 +315,12 @@ class Load {
 int main(int argc, char** argv) {
   const std::string_view how = argc > 5 ? argv[5] : "";
   const bool loses = how == "end" || how == "silence";
-  if (argc < 4 || argc > 7 || (argc > 5 && !loses && how != "hold") || (loses && argc != 7)) {
-    die("usage: agents_load ADDRESS PORT AGENTS [RANKS_PER_AGENT [end|silence COUNT | hold [RUN_ID]]]");
+  if (argc < 4 || argc > 8 || (argc > 5 && !loses && how != "hold") || (loses && argc < 7) || (!loses && argc > 7)) {
+    die("usage: agents_load ADDRESS PORT AGENTS [RANKS_PER_AGENT [end|silence COUNT [LEASE_S] | hold [RUN_ID]]]");
   }
   Then then{.losses = loses ? std::atoi(argv[6]) : 0, .silent = how == "silence", .hold = how == "hold"};
   if (then.hold && argc > 6) then.run_id = argv[6];
+  if (argc > 7 && (then.lease_s = std::atoi(argv[7])) < 1) die("a lease is at least a second");
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;

@@ -37,8 +37,8 @@ for direction in ("sent_bytes", "received_bytes"):
     each = [(result[direction] / result["agents"]) for result in (few, many)]
     assert abs(each[0] - each[1]) < 1, (direction, each)
 print("bytes of one join:", round(many["sent_bytes"] / 800), "sent,", round(many["received_bytes"] / 800), "received")
-for how, least in (("end", 0), ("silence", 1)):
-    losses = join_all(300, how, "2")["losses"]
+for how, least in (("end", 0), ("silence", 4)):  # less of a lease 300 agents of one slow process may not keep
+    losses = join_all(300, how, "2", *[str(least)] * (least > 0))["losses"]
     assert len(losses) == 2 and all(least <= seconds < 60 for seconds in losses), (how, losses)
     print(f"lost by {how}: all others placed again after {losses} s")
 

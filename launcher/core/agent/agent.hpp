@@ -239,6 +239,7 @@ class Agent {
   [[nodiscard]] int stop_number(int number) const;
   bool is_copy(const SignalArrived& event);
   void hold(const SignalArrived& event);
+  void sent_to_all(int number);
   void forward_due();
   void pause(int number);
   void drain(int number);
