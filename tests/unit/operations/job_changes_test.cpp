@@ -91,7 +91,7 @@ TEST_CASE("there is no change from what never was, or is too long ago", "[unit][
   REQUIRE(page.changes(Right::control, page.revision(), at(2s), 0));
 }
 
-TEST_CASE("changes from any revision make of its snapshot the newest", "[unit][job_page]") {
+TEST_CASE("changes from any revision make of its snapshot the newest", "[unit][job_page][many]") {
   std::mt19937 random{17};
   const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
   JobPage page{RunId{"a"}, "head"};
