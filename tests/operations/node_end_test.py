@@ -49,6 +49,7 @@ class Code(Node):
                     "trap 'while [ ! -e $0/stop ]; do sleep 0.02; done; exit 0' TERM; touch $0/up.$RANK; "
                     "while [ ! -e $0/go ] || [ $RANK = 1 ]; do sleep 0.02; done; exit 3"))
                 _, port, _ = self.page_address(agent)
+                until(lambda: self.json("ps")["jobs"], "its socket is there too", LIMIT_S)
                 waiting = self.start("wait")
                 until(lambda: "torchup_event_readers 1\n" in self.http(port, "/metrics")[1], "it is waited for", LIMIT_S)
                 until(lambda: len(list(self.folder.glob("up.*"))) == 2, "the workers run", LIMIT_S)

@@ -27,9 +27,7 @@ constexpr std::array<std::string_view, 27> kept_here{"hosts",           "hostfil
                                                      "no-label",        "host-discovery", "discovery-interval",
                                                      "host-cooldown",   "events",         "result-file",
                                                      "config",          "token-file",     "read-token-file",
-                                                     "status-port",
-                                                     "status-bind",
-                                                     "status-host",
+                                                     "status-port",     "status-bind",    "status-host",
                                                      "rdzv-id",         "nnodes",         "dry-run",
                                                      "print-env",       "format",         "print-batch-script",
                                                      "termination-log", "use-env",        "expect-hosts"};

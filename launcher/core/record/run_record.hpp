@@ -71,6 +71,8 @@ class RunRecord {
   [[nodiscard]] std::int64_t workers_alive() const;
   /// Restarts so far.
   [[nodiscard]] int restart_count() const { return placement_ ? placement_->restart_count : 0; }
+  /// Of the newest round that this node is in; 0 before it is in any.
+  [[nodiscard]] int world_size() const { return placement_ ? placement_->world_size : 0; }
   [[nodiscard]] const std::deque<std::string>& warnings() const { return warnings_; }
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
   /// `ok` while this node's workers of the round run; else in one word what is done instead.

@@ -44,7 +44,7 @@ struct OfEvent {
     const bool hangs = e.kind != HangKind::busy && e.kind != HangKind::debugged;
     return hangs ? Body{te::HangFound{}} : std::nullopt;
   }
-  Body operator()(const event::WorkerHung&) const { return te::HangFound{}; }
+  Body operator()(const event::WorkerHung&) const { return te::HangFound{true}; }
   Body operator()(const event::Stopping&) const { return te::Stopping{}; }
   Body operator()(const event::AttemptEnded&) const { return te::AttemptEnded{}; }
   Body operator()(const event::Restarting&) const { return te::RoundFollows{true}; }
@@ -155,7 +155,7 @@ Body body_of(const std::string& name, const json& object, Members& line) {
     return kind != "busy" && kind != "debugged" ? Body{te::HangFound{}} : std::nullopt;
   }
   if (name == "waiting") return te::Waiting{};
-  if (name == "worker_hung") return te::HangFound{};
+  if (name == "worker_hung") return te::HangFound{true};
   if (name == "stopping") return te::Stopping{};
   if (name == "attempt_ended") return te::AttemptEnded{};
   if (name == "restarting") return te::RoundFollows{true};
@@ -188,17 +188,17 @@ Result<std::optional<TimeEvent>> read_time_event(std::string_view line) {
   if (fields.missing().empty() && schema > event_schema) {
     return fail(errc::bad_value, fmt::format("it is of schema {}, and we read up to {}", schema, event_schema));
   }
-  TimeEvent event;
-  event.host = fields.text("host");
-  event.monotonic_us = fields.number("monotonic_us", 0, number_max);
+  std::optional<TimeEvent> event{std::in_place};
+  event->host = fields.text("host");
+  event->monotonic_us = fields.number("monotonic_us", 0, number_max);
   const std::string name = fields.text("event");
   auto body = body_of(name, *parsed, fields);
   if (!fields.missing().empty()) {
     return fail(errc::bad_value, fmt::format("it is no event: {} is missing, or wrong", fields.missing()));
   }
   if (!body) return std::optional<TimeEvent>{};
-  event.body = *std::move(body);
-  return std::optional{std::move(event)};
+  event->body = *std::move(body);
+  return event;
 }
 
 }  // namespace torchup

@@ -57,6 +57,7 @@ struct Progress {
   friend bool operator==(const Progress&, const Progress&) = default;
 };
 struct HangFound {
+  bool of_worker = false;  ///< this one is what the others wait for, and the node's word of when it was found
   friend bool operator==(const HangFound&, const HangFound&) = default;
 };
 struct Stopping {

@@ -99,8 +99,11 @@ struct TimeFold::Apply {
       if (of != attempt->ranks.end() && !of->second.exited) of->second.steps = steps;
     }
   }
-  void operator()(const te::HangFound&) const {
-    if (Attempt* const attempt = running(); attempt && !attempt->hung) attempt->hung = at;
+  void operator()(const te::HangFound& event) const {
+    Attempt* const attempt = running();
+    if (!attempt || (attempt->hung && attempt->hung_worker >= event.of_worker)) return;
+    attempt->hung = at;
+    attempt->hung_worker = event.of_worker;
   }
   void operator()(const te::Stopping&) const {
     if (Attempt* const attempt = running(); attempt && !attempt->stopping) attempt->stopping = at;

@@ -60,6 +60,7 @@ class TimeFold {
     std::optional<std::int64_t> waits = {};               ///< since when, behind E
     std::optional<time_event::RoundFollows> follows = {};
     bool failed = false;             ///< a worker has
+    bool hung_worker = false;        ///< `hung` is of a worker's own, which counts before the job's
     std::map<int, Rank> ranks = {};  ///< that have started, by local rank
   };
   struct Totals {

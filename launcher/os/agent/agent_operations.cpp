@@ -207,8 +207,10 @@ Task<std::optional<JobRecord::WholeLedger>> AgentOperations::whole_ledger() {
   JobPage* const page = onlookers_->page_of(config_.rendezvous.run_id);
   if (!page) co_return std::nullopt;
   const JobNumbers numbers = page->numbers(this_moment());
-  JobRecord::WholeLedger whole{.ledger = numbers.ledger, .ranks = 0};
-  for (const std::int64_t ranks : numbers.ranks) whole.ranks += ranks;
+  JobRecord::WholeLedger whole{.ledger = numbers.ledger, .ranks = job_.facts().world_size()};
+  if (whole.ranks == 0) {  // of a job without this node: those who have not left it yet
+    for (const std::int64_t ranks : numbers.ranks) whole.ranks += ranks;
+  }
   co_return whole;
 }
 

@@ -36,8 +36,9 @@ Result<std::optional<RehearsedNode>> rehearsed_node(const StarterLink& found) {
   auto node = parse_rehearsed_node(found.node);
   if (node && found.has_pipe) return std::optional{*std::move(node)};
   const std::string why = node ? "no starter listens on descriptor 3" : node.error().message();
-  return fail(errc::bad_value, fmt::format("{}='{}': {} (only --rehearse-nodes sets it: unset it)",
-                                           rehearsed_node_variable, printable_start(found.node, told_node_bytes_max), why));
+  return fail(errc::bad_value,
+              fmt::format("{}='{}': {} (only --rehearse-nodes sets it: unset it)", rehearsed_node_variable,
+                          printable_start(found.node, told_node_bytes_max), why));
 }
 
 void tell_starter(const RehearsalReport& report) {

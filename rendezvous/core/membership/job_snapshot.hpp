@@ -63,7 +63,7 @@ struct JobSnapshot {
 
   /// What people have ordered, as far as it is not done with.
   struct Orders {
-    std::optional<JobRange> range = {};    ///< that the job goes on with; nothing: its terms'
+    std::optional<JobRange> range = {};     ///< that the job goes on with; nothing: its terms'
     std::vector<std::string> drained = {};  ///< names of agents, sorted
     bool planned_stop = false;              ///< the round before was stopped by plan
     friend bool operator==(const Orders&, const Orders&) = default;

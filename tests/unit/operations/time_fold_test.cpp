@@ -105,7 +105,8 @@ TEST_CASE("a failure of programs that report no steps", "[unit][ledger]") {
 
 TEST_CASE("a hang lasts from the last step until somebody says so", "[unit][ledger]") {
   History job;
-  job.start(2).round(5, 0, 0).workers(6, 2).at(92, te::HangFound{}).at(93, te::HangFound{}).at(94, te::Stopping{});
+  job.start(2).round(5, 0, 0).workers(6, 2).at(91, te::HangFound{});  // the job's, a little before the worker's
+  job.at(92, te::HangFound{true}).at(93, te::HangFound{true}).at(93, te::HangFound{}).at(94, te::Stopping{});
   job.exit(100, 0, {1, 10, 11, 30}).exit(100, 1, {1, 10, 11, 32}, true).at(101, te::AttemptEnded{});
   job.round(103, 1, 1).workers(104, 2);
   job.exit(150, 0, {12, 110, 20, 150}).exit(150, 1, {12, 110, 20, 150}).end(151, 152);
@@ -118,6 +119,13 @@ TEST_CASE("a hang lasts from the last step until somebody says so", "[unit][ledg
                                {"shutdown", 4}});
   CHECK(ledger.rank_us() == 2 * 152 * second);
   CHECK(job.fold.counts().hangs == 1);
+}
+
+TEST_CASE("a hang of a worker elsewhere is known by the job's", "[unit][ledger]") {
+  History job;
+  job.start(1).round(0, 0, 0).workers(0, 1).at(50, te::HangFound{}).at(55, te::HangFound{});
+  job.exit(90, 0, {1, 10, 9, 40}, true).end(90, 100, true);
+  CHECK(parts(job.fold.ledger()) == Parts{{"startup", 10}, {"useful", 30}, {"hang", 10}, {"failure", 50}});
 }
 
 TEST_CASE("a hang that was over before the last step is none", "[unit][ledger]") {
@@ -326,7 +334,7 @@ class RandomEvents {
       case 8:
         return te::Progress{{steps(), steps()}};
       case 9:
-        return chance(2) ? te::Body{te::HangFound{}} : te::RoundFollows{chance(2)};
+        return chance(2) ? te::Body{te::HangFound{chance(2)}} : te::RoundFollows{chance(2)};
       case 10:
         return te::Stopping{};
       default:
