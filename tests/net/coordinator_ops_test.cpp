@@ -56,8 +56,9 @@ TEST_CASE("a job that is shown and that nobody can steer refuses orders, and say
   }
   SECTION("it has ended, and its agents have gone") {
     REQUIRE(job.ask("POST", "/v1/jobs/a%2Fb/stop", "{}")->status == 202);
-    REQUIRE(json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body).at("phase") == "ended");
     for (const Agent* agent : {&job.here, &job.elsewhere}) agent->attendance->gone(true);
+    test::run_until(job.loop,
+                    [&] { return json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body).at("phase") == "ended"; });
     REQUIRE(refused("a%2Fb").find("phase: ended") != std::string::npos);
   }
 }
