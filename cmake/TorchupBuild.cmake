@@ -62,6 +62,17 @@ else()
   target_link_libraries(torchup_fmt INTERFACE fmt::fmt-header-only)
 endif()
 
+# torchup_embed(<sources> <variable> <file>)
+# Appends to the list <sources> a C++ file in which the file's text is `const std::string_view <variable>`.
+function(torchup_embed sources name file)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/EmbedText.cmake)
+  set(made ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp)
+  add_custom_command(OUTPUT ${made}
+    COMMAND ${CMAKE_COMMAND} -DINPUT=${CMAKE_CURRENT_SOURCE_DIR}/${file} -DOUTPUT=${made} -DNAME=${name} -P ${script}
+    DEPENDS ${file} ${script} VERBATIM)
+  set(${sources} ${${sources}} ${made} PARENT_SCOPE)
+endfunction()
+
 # torchup_library(<name> [sources...]): a static library with the alias torchup::<name>, seen from the project's root.
 function(torchup_library name)
   add_library(${name} STATIC ${ARGN})

@@ -148,9 +148,9 @@ class OptionParser {
 
 }  // namespace
 
-Answer usage_error(const std::string& message) { return {2, "", usage + ("torchup: error: " + message + "\n")}; }
+EarlyEnd usage_error(const std::string& message) { return {2, "", usage + ("torchup: error: " + message + "\n")}; }
 
-std::variant<CommandLine, Answer> parse_command_line(std::span<const std::string> words) {
+std::variant<CommandLine, EarlyEnd> parse_command_line(std::span<const std::string> words) {
   const std::string name = words.front().substr(words.front().rfind('/') + 1);
   const bool as_launch = name == legacy_name;
   SplitCommandLine split;
@@ -158,7 +158,7 @@ std::variant<CommandLine, Answer> parse_command_line(std::span<const std::string
   CommandLine line;
   OptionParser parser{as_launch, NamedOptions{split.options}};
   if (!error) error = parser.parse(split.options, line.options);
-  if (line.options.flag("help")) return Answer{0, parser.help(), ""};
+  if (line.options.flag("help")) return EarlyEnd{0, parser.help(), ""};
   if (error) return usage_error(*error);
   line.program = std::move(split.program);
   line.legacy = as_launch && !line.options.flag("use-env");

@@ -18,16 +18,16 @@ struct CommandLine {
 };
 
 /// What ends the program at once: help, or an error.
-struct Answer {
+struct EarlyEnd {
   int status = 0;
   std::string out;
   std::string err;
 };
 
 /// Reads the command line; `words[0]` is the name that we were started by.
-[[nodiscard]] std::variant<CommandLine, Answer> parse_command_line(std::span<const std::string> words);
+[[nodiscard]] std::variant<CommandLine, EarlyEnd> parse_command_line(std::span<const std::string> words);
 
 /// The error of an option, as argparse prints it, with status 2.
-[[nodiscard]] Answer usage_error(const std::string& message);
+[[nodiscard]] EarlyEnd usage_error(const std::string& message);
 
 }  // namespace torchup

@@ -36,6 +36,7 @@
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/io/program_file.hpp"
 #include "launcher/os/io/regular_file.hpp"
+#include "launcher/os/io/secrets.hpp"
 #include "launcher/os/machine/cpus.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/machine/gpus.hpp"
@@ -105,7 +106,7 @@ Machine this_machine() {
 constexpr int lost_status = 1;
 
 /// An answer that nobody can read in full is none.
-int give(const Answer& answer) {
+int give(const EarlyEnd& answer) {
   std::fputs(answer.err.c_str(), stderr);
   if (std::fputs(answer.out.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return answer.status;
   std::perror("torchup: stdout");
@@ -125,19 +126,19 @@ Result<> read_config_file(OptionValues& options) {
 }
 
 /// --version and --print-completion, which need neither program nor machine.
-std::optional<Answer> answer_without_program(const OptionValues& options) {
+std::optional<EarlyEnd> answer_without_program(const OptionValues& options) {
   if (options.flag("version")) {
     const bool json = options.flag("json");
-    return Answer{
+    return EarlyEnd{
         0, json ? "{\"name\": \"torchup\", \"version\": \"" TORCHUP_VERSION "\"}\n" : "torchup " TORCHUP_VERSION "\n",
         ""};
   }
   if (!options.has("print-completion")) return std::nullopt;
-  return Answer{0, completion_script(options.text("print-completion")).value(), ""};
+  return EarlyEnd{0, completion_script(options.text("print-completion")).value(), ""};
 }
 
 /// --print-env: what the worker with the rank of --rank would get, were all nodes like this one.
-Answer environment_answer(const LaunchConfig& plan, const OptionValues& options) {
+EarlyEnd environment_answer(const LaunchConfig& plan, const OptionValues& options) {
   const auto rank = static_cast<int>(options.integer("rank", 0).value());
   const int workers = plan.local_world_size;
   const int nodes = plan.terms.max_nodes;
@@ -216,13 +217,6 @@ int report(const std::exception& error) {
   return exit_code::internal;
 }
 
-/// The job's secret, of the file or else of the variable that was taken from our environment; empty: none.
-Result<std::string> read_token(const OptionValues& options, std::string from_variable) {
-  if (options.has("token-file")) return read_token_file(options.text("token-file"));
-  if (from_variable.empty()) return from_variable;
-  return checked_token(std::move(from_variable), token_variable);
-}
-
 /// Everything that can be refused before anything starts.
 Result<> check_machine(const LaunchConfig& plan) {
   if (auto checked = check_log_folder(plan.output.log_dir); !checked) return checked;
@@ -236,7 +230,7 @@ Result<> check_machine(const LaunchConfig& plan) {
 /// The options of all sources, whose types are right.
 std::variant<CommandLine, int> read_options(std::span<const std::string> words, const Machine& machine) {
   auto parsed = parse_command_line(words);
-  if (const Answer* answer = std::get_if<Answer>(&parsed)) return give(*answer);
+  if (const EarlyEnd* answer = std::get_if<EarlyEnd>(&parsed)) return give(*answer);
   auto& line = std::get<CommandLine>(parsed);
   if (const auto answer = answer_without_program(line.options)) return give(*answer);
   if (auto read = line.options.read_environment(machine.variable); !read) return refuse(read.error());
@@ -313,9 +307,8 @@ int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string
   if (auto lacking = descriptors_lacking(front->hosts.settings.hosts.size(), descriptor_limit()); !lacking.empty()) {
     return refuse(fail(errc::refused, std::move(lacking)), log);
   }
-  auto secret = read_token(line.options, std::move(token));
-  if (!secret) return refuse(secret.error(), log);
-  front->hosts.agents.token = *std::move(secret);
+  if (auto read = read_tokens(line.options, std::move(token), front->job); !read) return refuse(read.error(), log);
+  front->hosts.agents.token = front->job.rendezvous.token;
   if (line.options.flag("print-env")) return give(environment_answer(front->job, line.options));
   if (line.options.flag("dry-run")) return show(front->job, line.options);
   if (const auto status = refuse_old_kernel(log)) return *status;
@@ -346,9 +339,7 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error(), log);
   if (auto checked = check_machine(*plan); !checked) return refuse(checked.error(), log);
-  auto secret = read_token(line.options, token);
-  if (!secret) return refuse(secret.error(), log);
-  plan->rendezvous.token = *std::move(secret);
+  if (auto tokens = read_tokens(line.options, token, *plan); !tokens) return refuse(tokens.error(), log);
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) {
     if (auto learned = learn_deadline(machine, *plan); !learned) return refuse(learned.error(), log);

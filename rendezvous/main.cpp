@@ -35,7 +35,8 @@ Examples
 
   Python   torch.distributed.TCPStore("node0", 29400, is_master=False)
   torchrun --rdzv-backend=c10d --rdzv-endpoint=node0:29400 ...
-  curl     http://localhost:29400/status    also /metrics (Prometheus); /healthz and /readyz are open
+  curl     http://localhost:29400/v1/jobs   also /status and /metrics (Prometheus); /healthz and /readyz are open
+  browser  http://localhost:29400/          the jobs, as they run
 
 With --state-dir this process may be ended, killed and replaced while jobs run: agents come back within seconds, nothing
 is restarted, and what was counted stays counted. Nothing is told to an agent that would not survive. A file that is
@@ -56,6 +57,8 @@ struct Settings {
   std::uint16_t port = 29400;
   double handshake_s = 10, request_s = 120, stalled_s = 60, silence_s = 90, grace_s = 30;
   std::string token_file;
+  std::string read_token_file;
+  bool no_control_socket = false;
   LogOptions log{.program = "torchupd"};
   std::string torchrun_store = "first";
 };
@@ -142,6 +145,13 @@ void add_limits(CLI::App& app, Settings& settings) {
 void add_trust(CLI::App& app, Settings& settings) {
   app.add_option("--token-file", settings.token_file,
                  "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
+  app.add_option("--read-token-file", settings.read_token_file,
+                 "Another secret: who sends it over HTTP may see jobs, and steer none");
+  app.add_option("--status-host", settings.daemon.host_names,
+                 "Names that Host may be over HTTP without a token, beside addresses, localhost and this machine's own")
+      ->delimiter(',');
+  app.add_flag("--no-control-socket", settings.no_control_socket,
+               "No unix socket for torchupctl in $TORCHUP_RUNTIME_DIR (/tmp/torchup-UID)");
   app.add_option_function<std::string>(
          "--allow", [&settings](const std::string& list) { settings.daemon.allowed = *SourceList::read(list); },
          "Addresses and networks (10.0.0.0/24,fd00::7) from which clients of the store, and agents where there is no "
@@ -163,7 +173,11 @@ void add_jobs(CLI::App& app, Settings& settings) {
          "node, as under torchrun; or \"here\", so that group rank 0's node may be lost too")
       ->check(CLI::IsMember({"first", "here"}))
       ->capture_default_str();
-  app.add_flag("--store-only", settings.daemon.store_only, "Neither agents nor HTTP pages on the port");
+  CLI::Option* const events = app.add_option(
+      "--events", settings.daemon.events_file,
+      "File to which what happens to all jobs is appended, an object of JSON in each line, with run_id and seq");
+  app.add_flag("--store-only", settings.daemon.store_only, "Neither agents nor HTTP pages on the port")
+      ->excludes(events);
 }
 
 void add_log(CLI::App& app, LogOptions& log) {
@@ -243,7 +257,7 @@ Duration duration_of(double count) {
 }
 
 /// The jobs' secret.
-Result<std::string> read_token(const std::string& file) {
+Result<std::string> read_job_token(const std::string& file) {
   std::string token = take_token_variable();
   if (!file.empty()) return read_token_file(file);
   if (token.empty()) return token;
@@ -251,7 +265,7 @@ Result<std::string> read_token(const std::string& file) {
 }
 
 int serve(Settings settings, Log& log) {
-  auto token = read_token(settings.token_file);
+  auto token = read_job_token(settings.token_file);
   if (!token) {
     log.tell({LogLevel::error, token.error().message()});
     return 2;
@@ -262,8 +276,16 @@ int serve(Settings settings, Log& log) {
       return 2;
     }
   }
+  auto read_token =
+      settings.read_token_file.empty() ? Result<std::string>{std::string{}} : read_token_file(settings.read_token_file);
+  if (!read_token) {
+    log.tell({LogLevel::error, read_token.error().message()});
+    return 2;
+  }
   raise_descriptor_limit();
   DaemonSettings& daemon_settings = settings.daemon;
+  daemon_settings.read_token = *std::move(read_token);
+  daemon_settings.control_socket = !settings.no_control_socket;
   daemon_settings.port = Port{settings.port};
   daemon_settings.token = *std::move(token);
   daemon_settings.torchrun_store_here = settings.torchrun_store == "here";
@@ -278,7 +300,7 @@ int serve(Settings settings, Log& log) {
   std::cout << "torchupd: ready on " << daemon.address() << std::endl;
   notify_service_manager("READY=1");
   Ending ending{loop, daemon, duration_of(settings.grace_s), log};
-  loop.run();
+  daemon.run();
   daemon.end();
   return 0;
 }

@@ -11,5 +11,7 @@ inline constexpr int too_few = 66;      ///< nodes within the join timeout
 inline constexpr int unreachable = 67;  ///< the endpoint
 inline constexpr int mismatch = 68;     ///< nodes do not fit together
 inline constexpr int internal = 70;     ///< a fault of our own
+inline constexpr int requeue = 75;      ///< workers have saved their state: the job is to be started again
+inline constexpr int terminated = 143;  ///< as by SIGTERM
 
 }  // namespace torchup::exit_code

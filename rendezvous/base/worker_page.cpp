@@ -29,6 +29,7 @@ bool is_open(std::span<const std::byte> page) {
 }
 
 bool is_pythons(std::span<const std::byte> page) { return at<std::uint64_t>(page, wp::python) != 0; }
+bool hears_drain(std::span<const std::byte> page) { return at<std::uint64_t>(page, wp::hears_drain) != 0; }
 
 constexpr std::int64_t signal_max = 64;
 constexpr std::int64_t pid_max = std::numeric_limits<std::int32_t>::max();
@@ -45,7 +46,8 @@ std::int64_t time_at(std::span<const std::byte> page, std::size_t offset) {
 }  // namespace
 
 bool is_worker_page_open(std::span<const std::byte> page, std::int64_t pid) {
-  return is_open(page) && at<std::int64_t>(page, wp::pid) == pid && !is_pythons(page);
+  if (!is_open(page)) return false;
+  return hears_drain(page) || (at<std::int64_t>(page, wp::pid) == pid && !is_pythons(page));
 }
 
 std::optional<HookPage> read_hook_page(std::span<const std::byte> page) {
@@ -83,7 +85,10 @@ std::optional<WorkerProgress> read_worker_page(std::span<const std::byte> page, 
                           .took_ns = at<std::int64_t>(slot, wp::beat_took),
                           .waited_ns = at<std::int64_t>(slot, wp::beat_waited),
                           .waiting_since_ns = at<std::int64_t>(page, wp::waiting_since),
-                          .saving_since_ns = at<std::int64_t>(page, wp::saving_since)};
+                          .saving_since_ns = at<std::int64_t>(page, wp::saving_since),
+                          .first_step = at<std::int64_t>(page, wp::first_step),
+                          .first_ns = time_at(page, wp::first_time),
+                          .total_waited_ns = time_at(page, wp::total_waited)};
   }
   return std::nullopt;
 }

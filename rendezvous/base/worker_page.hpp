@@ -40,6 +40,9 @@ inline constexpr std::size_t pid = 8;  ///< u64, the worker's; where a hook has 
 inline constexpr std::size_t newest = 16;  ///< u64, beats so far; the newest lies in slot newest % 2
 inline constexpr std::size_t waiting_since =
     24;  ///< i64, since when the worker waits for others in a collective; 0: it does not
+inline constexpr std::size_t first_step = 32;    ///< i64, the number of the first step; counts where first_time does
+inline constexpr std::size_t first_time = 40;    ///< i64, when that ended; 0: not known
+inline constexpr std::size_t total_waited = 48;  ///< i64, of all beats behind the first the waiting; 0: not known
 inline constexpr std::size_t saving_since = 56;  ///< i64, since when the worker saves its state; 0: it does not
 inline constexpr std::size_t beats = 64;         ///< two slots of five numbers, so that one is whole at any instant
 inline constexpr std::size_t beat_bytes = 64;
@@ -57,12 +60,13 @@ inline constexpr std::size_t helper = 264;            ///< u64, the kernel's id 
 inline constexpr std::size_t raised_at = 272;         ///< i64, when an exception left the program; 0: none has
 inline constexpr std::size_t collectives = 280;       ///< u64, sum of its process groups' sequence numbers
 inline constexpr std::size_t collectives_at = 288;    ///< i64, when that changed last
-inline constexpr std::size_t python = 296;            ///< u64, sys.hexversion: its writer does not look at `drain`
+inline constexpr std::size_t python = 296;            ///< u64, sys.hexversion; 0: it is no Python worker
 inline constexpr std::size_t thread_raised_at = 304;  ///< i64, when an exception ended one of its threads last
 inline constexpr std::size_t ending_at = 312;         ///< i64, when its program began to end
 inline constexpr std::size_t thread_raised = 320;     ///< that exception; text, a zero byte ends it
 inline constexpr std::size_t thread_raised_bytes = 256;
-inline constexpr std::size_t recorded = 576;  ///< u64, not 0: the error file is the hook's
+inline constexpr std::size_t recorded = 576;     ///< u64, not 0: the error file is the hook's
+inline constexpr std::size_t hears_drain = 584;  ///< u64, not 0: its program looks at `drain`; others' in Python do not
 // Written by the agent:
 inline constexpr std::size_t drain = 2048;  ///< u64, not 0: stop after the step on which all ranks agree
 }  // namespace worker_page
@@ -76,6 +80,9 @@ struct WorkerProgress {
   std::int64_t waited_ns = 0;         ///< of it waiting for other ranks: took - waited is this rank's own work
   std::int64_t waiting_since_ns = 0;  ///< 0: the worker does not wait for others now
   std::int64_t saving_since_ns = 0;   ///< 0: it does not save its state now
+  std::int64_t first_step = 0;        ///< the number of its first step; counts where first_ns does
+  std::int64_t first_ns = 0;          ///< when that ended; 0: it is not known
+  std::int64_t total_waited_ns = 0;   ///< waiting behind the first step's end, in all; 0: it is not known
 
   friend bool operator==(const WorkerProgress&, const WorkerProgress&) = default;
 };
@@ -106,8 +113,8 @@ struct HookPage {
 /// that are none of a signal, process or thread, and times before 0, are 0.
 [[nodiscard]] std::optional<HookPage> read_hook_page(std::span<const std::byte> page);
 
-/// Whether the worker with this pid has opened the page, of which this is a copy, and hears a request to drain: one in
-/// Python does not.
+/// Whether the worker with this pid has opened the page, of which this is a copy, and hears a request to drain: of
+/// those in Python who says so.
 [[nodiscard]] bool is_worker_page_open(std::span<const std::byte> page, std::int64_t pid);
 
 /// Value of TORCHUP_WORKER_PAGE: which descriptor, and by what the worker knows that it is still the page and meant for

@@ -150,4 +150,5 @@ def main():
     measure.finish(options, results)
 
 
-main()
+if __name__ == "__main__":
+    main()

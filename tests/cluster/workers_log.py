@@ -1,5 +1,6 @@
 """Workers that write down when and where they start (node_worker.py), and what a test reads there and tells them."""
 
+import collections
 import json
 import sys
 from pathlib import Path
@@ -27,10 +28,14 @@ class WorkersLog:
         return [json.loads(line) for line in self.log.read_text().rpartition("\n")[0].splitlines()]  # not one half written
 
     def rounds(self):
-        """The entries by round: workers of one round meet at one store."""
-        rounds = {}
+        """The entries by round: workers of one round meet at one store. The kernel may give its port to the store of a later
+        round too: that is another one where a node has the same rank again."""
+        rounds, begun = {}, collections.Counter()
         for entry in self.started():
-            rounds.setdefault((entry["master"], entry["restarts"], entry["world"]), []).append(entry)
+            store = entry["master"], entry["restarts"], entry["world"]
+            worker = store, entry["host"], entry["rank"]
+            rounds.setdefault((store, begun[worker]), []).append(entry)
+            begun[worker] += 1
         return list(rounds.values())
 
     def round_of(self, world, after=0, limit=40.0):

@@ -26,8 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
   const auto parsed = parse_command_line(words);
-  if (const auto* answer = std::get_if<Answer>(&parsed)) {
-    fuzz::require(!answer->out.empty() || !answer->err.empty());
+  if (const auto* end = std::get_if<EarlyEnd>(&parsed)) {
+    fuzz::require(!end->out.empty() || !end->err.empty());
     return 0;
   }
   CommandLine line = std::get<CommandLine>(parsed);

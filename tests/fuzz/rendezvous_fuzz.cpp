@@ -1,5 +1,6 @@
 // Agents of one job, of which some say what they like: Join, Resume, Leave and all other frames, in any order, on
-// connections that come and go, while time passes and the coordinator is started anew with and without memory.
+// connections that come and go, while time passes, people order this and that, and the coordinator is started anew with
+// and without memory. An order that is refused has changed nothing.
 //
 // The machine never crashes; what it tells goes to open connections and fits its own frames; it never asks for a tick
 // in the past; and its snapshot is one that job_codec reads back. Beside it the watch over the job's workers sees every
@@ -27,6 +28,8 @@ using namespace std::chrono_literals;
 constexpr std::uint32_t peers_max = 6;
 /// Orders of that number and above that are none of the round machine's are the watch's.
 constexpr std::uint8_t watched_least = 120;
+/// Those of that number and above are people's orders.
+constexpr std::uint8_t ordered_least = 246;
 
 class Job {
  public:
@@ -52,6 +55,7 @@ class Job {
   void turn() {
     const std::uint8_t what = next();
     const std::uint32_t who = next() % peers_max;
+    if (what >= ordered_least) return order(who, what);
     switch (what % 12) {
       case 0:
         return pass(std::chrono::milliseconds{1 << (next() % 18)});
@@ -78,6 +82,21 @@ class Job {
       default:
         return what < watched_least ? foreign(who) : proper_answer(who, next());
     }
+  }
+
+  void order(std::uint32_t who, std::uint8_t what) {
+    const std::uint8_t choice = next();
+    const std::string host = "h" + std::to_string(who % 4);
+    Order order = order::Restart{};
+    if (what % 5 == 1) order = order::Drain{choice % 8 == 0 ? std::to_string(who) : host};
+    if (what % 5 == 2) order = order::Undrain{host};
+    if (what % 5 == 3) order = order::Resize{choice % 5, choice / 8 % 6};
+    if (what % 5 == 4) order = order::Stop{.save = choice % 4 == 1, .now = choice % 8 > 5};
+    for (int ticks = 0; ticks < 4; ++ticks) step(Tick{});  // whatever is due is no order's doing
+    const bool accepted = machine_.answer(order, now_).accepted;
+    const JobSnapshot before = machine_.snapshot(now_);
+    step(Ordered{std::move(order), "somebody"});
+    fuzz::require(accepted || machine_.snapshot(now_) == before);
   }
 
   void connect(std::uint32_t who) {

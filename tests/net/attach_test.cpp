@@ -41,7 +41,7 @@ std::unique_ptr<AgentLink> host_at(asio::io_context& loop, Port port, AgentLink:
 
 std::string page(asio::io_context& loop, Port port, const std::string& path) {
   const UniqueFd client = test::connect_to(port);
-  test::send_all(client, "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  test::send_all(client, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   std::string answer;
   REQUIRE(run_until(loop, [&] {
     char buffer[4096];

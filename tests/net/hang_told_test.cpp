@@ -2,7 +2,7 @@
 #include "agents.hpp"
 #include "rendezvous/core/diagnosis/look_parts.hpp"
 #include "rendezvous/core/diagnosis/told_parts.hpp"
-#include "rendezvous/net/daemon/pages.hpp"
+#include "rendezvous/core/ops/metrics_text.hpp"
 #include "tests/unit/diagnosis/looks.hpp"
 
 using namespace torchup;
@@ -166,9 +166,7 @@ TEST_CASE("how late workers are stands among the metrics", "[net]") {
   JobTerms terms = two_nodes;
   terms.straggler_window = straggler_window_min;
   Two agents{terms};
-  const auto metrics = [&] {
-    return pages([] { return StoreServerStatus{}; }, agents.daemon.coordinator).at("/metrics").body().text;
-  };
+  const auto metrics = [&] { return coordinator_metrics({.late_workers = agents.daemon.coordinator.late_workers()}); };
   REQUIRE(metrics().find("late_seconds") == std::string::npos);
   ProgressReport running = silent;
   running.silence = 1s;
@@ -180,8 +178,7 @@ TEST_CASE("how late workers are stands among the metrics", "[net]") {
   REQUIRE(agents.until([&] { return metrics().find("late_seconds{") != std::string::npos; }));
   const std::string page = metrics();
   REQUIRE(page.find("# TYPE torchup_worker_late_seconds gauge\n"
-                    "torchup_worker_late_seconds{job=\"job\",rank=\"3\",host=\"b\"} 0.031000000\n"
-                    "torchup_worker_late_seconds{job=\"job\",rank=\"1\",host=\"a\"} 0.002000000\n"
-                    "torchup_worker_late_seconds{job=\"job\",rank=\"0\",host=\"a\"} -0.002000000\n") !=
-          std::string::npos);
+                    "torchup_worker_late_seconds{run_id=\"job\",rank=\"3\",host=\"b\"} 0.031\n"
+                    "torchup_worker_late_seconds{run_id=\"job\",rank=\"1\",host=\"a\"} 0.002\n"
+                    "torchup_worker_late_seconds{run_id=\"job\",rank=\"0\",host=\"a\"} -0.002\n") != std::string::npos);
 }

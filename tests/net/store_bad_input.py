@@ -68,14 +68,16 @@ class FirstBytes(Daemon, unittest.TestCase):
 
     def test_http(self):
         for path, status in (("/healthz", 200), ("/nothing", 404)):
-            peer = self.connect(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            peer = self.connect(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             answer = b""
             while piece := peer.recv(4096):
                 answer += piece
             self.assertTrue(answer.startswith(f"HTTP/1.1 {status} ".encode()), answer)
-        peer = self.connect(b"POST /status HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello")
+        peer = self.connect(b"POST /status HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello")
         self.assertTrue(peer.recv(4096).startswith(b"HTTP/1.1 405 "))
-        self.assert_closed(self.connect(b"GET / HTTP/1.1\r\nX: " + b"x" * 20000))
+        peer = self.connect(b"GET / HTTP/1.1\r\nX: " + b"x" * 20000)
+        self.assertTrue(peer.recv(4096).startswith(b"HTTP/1.1 431 "))
+        self.assert_closed(peer)
 
     def test_http_that_never_ends(self):
         begin = time.monotonic()

@@ -41,6 +41,25 @@ TEST_CASE("the holder of a store server wakes its clients", "[net][store_server]
   REQUIRE(received(loop, client, expected.size()) == expected);
 }
 
+TEST_CASE("requests are counted by what was asked", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.bind = "localhost";
+  StoreServer server{loop, std::move(options)};
+  const UniqueFd client = connect_to(*server.listen());
+  send_all(client, validate + request(Query::get_num_keys) + request(Query::check, {"/k"}) +
+                       request(Query::get_num_keys) + request(Query::wait_get, {"/k"}));
+  run_until(loop, [&] { return server.status().requests == 4; });
+  const StoreRequestCounts counts = server.status().requests_of;
+  const auto of = [&](Query query) { return counts[static_cast<std::size_t>(query)]; };
+  REQUIRE(of(Query::get_num_keys) == 2);
+  REQUIRE(of(Query::wait_get) == 1);
+  REQUIRE(of(Query::check) == 1);
+  std::uint64_t sum = 0;
+  for (const StoreOperation& operation : store_operations) sum += of(operation.query);
+  REQUIRE(sum == server.status().requests);
+}
+
 TEST_CASE("a connection in another language is handed over unread", "[net][store_server]") {
   boost::asio::io_context loop;
   UniqueFd taken;

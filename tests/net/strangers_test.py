@@ -226,7 +226,7 @@ class Tokens(DaemonCase, unittest.TestCase):
     def test_pages_for_others_want_the_token(self):
         for wrong in ((), ("Authorization: Bearer wrong\r\n",), (f"Authorization: Bearer {TOKEN[:-1]}\r\n",),
                       (f"Authorization: Bearer {TOKEN}x\r\n",), (f"Authorization: {TOKEN}\r\n",), ("Authorization: Bearer \r\n",)):
-            self.assertTrue(self.page("/status", ELSEWHERE, wrong).startswith(b"HTTP/1.1 403 "), wrong)
+            self.assertTrue(self.page("/status", ELSEWHERE, wrong).startswith(b"HTTP/1.1 401 "), wrong)
         right = (f"Authorization: Bearer {TOKEN}\r\n",)
         self.assertTrue(self.page("/status", ELSEWHERE, right).startswith(b"HTTP/1.1 200 "))
         self.assertTrue(self.page("/status").startswith(b"HTTP/1.1 200 "))
@@ -279,51 +279,36 @@ class AllowedWithoutToken(DaemonCase, unittest.TestCase):
 class Pages(DaemonCase, unittest.TestCase):
     @needs_namespace
     def test_without_a_token_others_get_none(self):
-        answer = self.page("/status", ELSEWHERE, ("Authorization: Bearer \r\n",))
+        answer = self.page("/status", ELSEWHERE)
         self.assertTrue(answer.startswith(b"HTTP/1.1 403 "), answer)
+        answer = self.page("/status", ELSEWHERE, ("Authorization: Bearer \r\n",))
+        self.assertTrue(answer.startswith(b"HTTP/1.1 401 "), answer)
 
     @needs_namespace
     def test_whoever_comes_from_another_address_of_this_machine_gets_them(self):
         self.assertTrue(self.page("/status", OURS).startswith(b"HTTP/1.1 200 "))
 
-    def test_more_than_sixty_four_at_once(self):
-        full, open_again = b"HTTP/1.1 503 ", b"HTTP/1.1 200 "
-        for _ in range(10):
-            end = time.monotonic() + 5  # then who has not said his request goes: what was seen later shows nothing
-            held = [self.connect(b"GET /healthz HTTP/1.1\r\n") for _ in range(64)]
-            while not self.page("/healthz").startswith(full) and time.monotonic() < end:
-                pass
-            answers = [self.page("/healthz") for _ in range(20)]  # they come whole: a reset would end page()
-            if time.monotonic() < end:
-                break
-            for peer in held:
-                peer.close()
-            self.until(lambda: self.page("/healthz").startswith(open_again))
-        for answer in answers:
-            self.assertTrue(answer.startswith(full), answer)
-        held[0].close()
-        self.until(lambda: self.page("/healthz").startswith(open_again))
-
-    @needs_namespace
-    def test_others_do_not_take_this_machines_places(self):
-        for _ in range(80):  # at once: none of them has said a word before the last has come
-            self.connect(b"GET /healthz HTTP/1.1\r\n", ELSEWHERE)
-        self.assertTrue(self.page("/healthz").startswith(b"HTTP/1.1 200 "))
+    def test_who_says_nothing_makes_room(self):
+        silent = [self.connect(b"GET /healthz HTTP/1.1\r\n") for _ in range(300)]
+        for _ in range(20):
+            self.assertTrue(self.page("/healthz").startswith(b"HTTP/1.1 200 "))
+        self.assert_closed(silent[0])  # who was silent for longest
 
     @needs_namespace
     def test_others_who_say_nothing_keep_nobody_out(self):
-        silent = [self.connect(b"GET /healthz HTTP/1.1\r\n", ELSEWHERE) for _ in range(80)]
+        silent = [self.connect(b"GET /healthz HTTP/1.1\r\n", ELSEWHERE) for _ in range(300)]
         for _ in range(20):
             self.assertTrue(self.page("/status", ELSEWHERE).startswith(b"HTTP/1.1 403 "))
-        self.assert_closed(silent[0])  # who was silent for longest
+            self.assertTrue(self.page("/healthz").startswith(b"HTTP/1.1 200 "))
+        self.assert_closed(silent[0])
 
     @needs_namespace
     def test_probes_of_others_are_answered_and_keep_nobody_out(self):
         for path in ("/healthz", "/readyz"):
             answer = self.page(path, ELSEWHERE)
             self.assertTrue(answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\nok\n"), answer)
-        for _ in range(80):  # each of them stays connected
-            peer = self.connect(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", ELSEWHERE)
+        for _ in range(300):  # each of them stays connected
+            peer = self.connect(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", ELSEWHERE)
             self.assertTrue(receive(peer, 15).startswith(b"HTTP/1.1 200 "))
         self.assertTrue(self.page("/status", ELSEWHERE).startswith(b"HTTP/1.1 403 "))
 

@@ -15,6 +15,8 @@
 #include <fstream>
 #include <vector>
 
+#include "rendezvous/core/text/same_secret.hpp"
+
 using namespace torchup;
 
 namespace {
@@ -146,9 +148,9 @@ TEST_CASE("an error about a token names where it was and not what it is", "[net]
 }
 
 TEST_CASE("secrets are compared whole", "[net][token]") {
-  REQUIRE(same("0123456789abcdef", "0123456789abcdef"));
-  REQUIRE_FALSE(same("0123456789abcdef", "0123456789abcdeg"));
-  REQUIRE_FALSE(same("0123456789abcdef", "0123456789abcde"));
-  REQUIRE_FALSE(same("", "0"));
-  REQUIRE(same("", ""));
+  REQUIRE(same_secret("0123456789abcdef", "0123456789abcdef"));
+  REQUIRE_FALSE(same_secret("0123456789abcdef", "0123456789abcdeg"));
+  REQUIRE_FALSE(same_secret("0123456789abcdef", "0123456789abcde"));
+  REQUIRE_FALSE(same_secret("", "0"));
+  REQUIRE(same_secret("", ""));
 }

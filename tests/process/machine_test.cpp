@@ -194,7 +194,8 @@ TEST_CASE("how GPUs are is what NVML says", "[process][machine]") {
   REQUIRE(ill.facts[1] == GpuFacts{.index = 1,
                                    .name = "Fake GPU 1",
                                    .memory_bytes = std::int64_t{80} << 30,
-                                   .free_bytes = std::int64_t{79} << 30});
+                                   .free_bytes = std::int64_t{79} << 30,
+                                   .holders = first.holders});
 }
 
 TEST_CASE("a driver that hangs is left after the limit", "[process][machine]") {

@@ -49,6 +49,10 @@ def written():
             (sometimes if line.lstrip().startswith("if (") else always).update(found)
         if "add_worker(" in body:
             always |= WORKER
+        if "add_steps(" in body:
+            sometimes |= {"last_step", "beats", "first_step", "first_step_us", "last_step_us", "waited_us"}
+        if "add_ranks(" in body:
+            always |= {"ranks", "times"}
         if "add_late(" in body:
             always |= {"rank", "host"}
         events[name] = always, sometimes

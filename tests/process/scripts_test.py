@@ -86,14 +86,14 @@ class Scripts(unittest.TestCase):
             self.stand_in(name, f'echo "{name} $*" >> called' if name != "sudo" else 'exec "$@"')
         self.run_script("setup", "--launcher-only", "--tests")
         lines = [line for line in self.called().splitlines() if "systemctl" in line]
-        self.assertEqual(lines, ["systemctl --quiet disable --now ssh slurmctld munge"])  # slurmd was there
+        self.assertEqual(lines, ["systemctl --quiet disable --now ssh slurmctld munge prometheus"])  # slurmd was there
         self.run_script("setup", "--launcher-only")
         self.assertNotIn("systemctl", self.called())
 
     def test_setup_installs_what_tests_alone_need_beside_torch(self):
         self.stand_in("python3", STANDINS["python3"] + "\ncase $* in *sys.argv*) exit 1;; esac")
         self.run_script("setup", "--tests")
-        self.assertRegex(self.called(), r"-m pip install .*torch==\S+ safetensors lightning\n")
+        self.assertRegex(self.called(), r"-m pip install .*torch==\S+ safetensors lightning jsonschema\n")
         self.run_script("setup")
         self.assertNotIn("lightning", self.called())
 

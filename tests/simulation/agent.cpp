@@ -64,6 +64,19 @@ void Agent::leave() {
   });
 }
 
+void Agent::save_and_end() {
+  if (over() || left_ || saved_ || !alive() || !around_.workers[node_].place) return;
+  process_.run([this] {
+    if (over() || !around_.workers[node_].place) return;
+    world_.say(host_ + ": a worker has saved its state");
+    saved_ = true;
+    ++workers_number_;
+    end_workers();
+    step(link::Say{Leave{
+        .ends_job = true, .exit_code = 75, .reason = std::string{saved_reason}, .stop_signal = 0, .saved = true}});
+  });
+}
+
 void Agent::break_connection(bool here, bool there) {
   if (connections_.empty()) return;
   const auto which = std::next(connections_.begin(), world_.pick(0, static_cast<int>(connections_.size()) - 1));
@@ -163,6 +176,8 @@ void Agent::obey(const StopWorkers& stop) {
   const bool fenced = stop.cause == StopCause::fenced;
   world_.say(fmt::format("{} stops round {}{}", host_, stop.round.value(), fenced ? ": fenced" : ""));
   if (left_) return;
+  saved_ = saved_ && !stop.save;
+  if (saved_) return;
   const int number = ++workers_number_;
   if (fenced && around_.mutation == Mutation::no_fence) {
     return process_.later(around_.terms.lease, [this] {

@@ -36,16 +36,21 @@ class Agent {
   void stop();
   void go_on();
   void leave();
+  /// Its workers have saved their state and ended, of which its coordinator hears only now.
+  void save_and_end();
   /// One of its connections breaks: at its own end, at the coordinator's, or at both.
   void break_connection(bool here, bool there);
   void skip_clock(Duration gap) { process_.skip(gap); }
 
   [[nodiscard]] const std::string& host() const { return host_; }
+  /// In its node ids.
+  [[nodiscard]] std::string name() const { return host_ + "_" + std::to_string(life_); }
   [[nodiscard]] int stops() const { return process_.stops(); }
   [[nodiscard]] bool stopped() const { return alive() && process_.stopped(); }
   [[nodiscard]] bool alive() const { return process_.alive(); }
   [[nodiscard]] bool over() const { return verdict_ || lost_; }
   [[nodiscard]] bool left() const { return left_; }
+  [[nodiscard]] bool saved() const { return saved_; }
   [[nodiscard]] bool welcomed() const { return welcomed_; }  ///< once at least
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
   [[nodiscard]] const std::optional<LinkLost>& lost() const { return lost_; }
@@ -65,7 +70,7 @@ class Agent {
   void obey(const StopWorkers& stop);
   void obey(const End& end);
   void obey(const Waiting&) {}
-  void obey(const OfDiagnosis auto&) {}
+  void obey(const BesideRounds auto&) {}
 
   void join();
   void end_workers() { around_.workers[node_].place.reset(); }
@@ -85,6 +90,7 @@ class Agent {
   std::optional<LinkLost> lost_;
   std::optional<TimePoint> stopped_at_;  ///< by its clock, where it is to believe that no time has passed
   bool left_ = false;
+  bool saved_ = false;  ///< and was not told that this was void
   bool welcomed_ = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/core/membership/ended_jobs.hpp"
 #include "rendezvous/core/membership/job_codec.hpp"
 
 namespace torchup::simulation {
@@ -54,6 +55,33 @@ void Coordinator::pause(Duration lasts) {
       paused->run([this] { step(Tick{}); });
     }
     paused->go_on();
+  });
+}
+
+bool Coordinator::order(const Order& order) {
+  if (!rendezvous_ || process_->stopped()) return false;
+  const OrderAnswer answer = rendezvous_->answer(order, process_->clock());
+  world_.say("order: " + std::string{verb_of(order)} + ": " + answer.text);
+  if (answer.accepted) {
+    promises_.ordered(order, [&](const std::string& name) { return agent_at(name); });
+  }
+  step(Ordered{order, "the simulation"});
+  return answer.accepted;
+}
+
+/// The agent on that host, by its name in node ids.
+std::string Coordinator::agent_at(const std::string& host) const {
+  const Membership& members = rendezvous_->members();
+  for (const auto& [node, slot] : members.slots()) {
+    if (members.at(slot).join->host == host) return agent_name(NodeId{node});
+  }
+  return {};
+}
+
+bool Coordinator::is_drained(const std::string& agent) const {
+  const Membership& members = rendezvous_->members();
+  return std::ranges::any_of(members.slots(), [&](const auto& entry) {
+    return agent_name(NodeId{entry.first}) == agent && members.at(entry.second).drained;
   });
 }
 
@@ -134,7 +162,8 @@ void Coordinator::perform(Tell& tell) {
   if (const auto* placed = std::get_if<Placed>(&tell.message)) promises_.placed(session->node, placed->placement);
   if (const auto* stop = std::get_if<StopWorkers>(&tell.message)) promises_.stopped(*stop);
   if (const auto* end = std::get_if<End>(&tell.message)) {
-    promises_.decided(end->verdict, end->verdict.reason == leave_reason);
+    const bool own = end->verdict.reason == leave_reason || end->verdict.reason == saved_reason;  // or it is noted
+    promises_.decided(end->verdict, own);
   }
   std::visit([&](auto& message) { write(*session, std::move(message)); }, tell.message);
 }

@@ -22,9 +22,13 @@ class Coordinator {
   /// Again, with what was saved or with nothing.
   void start();
   void pause(Duration lasts);
+  /// Somebody orders this; false: it is refused, or nobody listens.
+  bool order(const Order& order);
 
   [[nodiscard]] Process* process() { return rendezvous_ ? process_.get() : nullptr; }
   [[nodiscard]] const Rendezvous* rendezvous() const { return rendezvous_ ? &*rendezvous_ : nullptr; }
+  /// Whether the agent of that name is a drained member.
+  [[nodiscard]] bool is_drained(const std::string& agent) const;
   [[nodiscard]] std::string roster() const { return rendezvous_->roster(process_->clock()); }
 
   /// A connection is there: what the agent writes on it is given to `heard`, what it is to read goes to `deliver`.
@@ -43,6 +47,7 @@ class Coordinator {
   void write(const Session& session, CoordinatorFrame frame);
   void closed(std::uint64_t connection, bool end_of_file);
   void save();
+  [[nodiscard]] std::string agent_at(const std::string& host) const;
 
   World& world_;
   Network& network_;

@@ -44,6 +44,9 @@ History::History(std::uint64_t seed, Mutation mutation, bool forgetful, bool ver
   if (world_.one_in(2)) {
     for (int fault = world_.pick(1, 2); fault > 0; --fault) plan_coordinator_fault();
   }
+  if (world_.one_in(2)) {
+    for (int order = world_.pick(1, 5); order > 0; --order) plan_order();
+  }
   world_.at(at(faults_end), [this] { calm(); });
   world_.at(at(failures_end), [this] { workers_may_fail_ = false; });
   world_.at(at(settled), [this] {
@@ -206,6 +209,29 @@ void History::plan_coordinator_fault() {
   });
 }
 
+void History::plan_order() {
+  const int kind = world_.pick(0, 12);
+  const std::size_t index = static_cast<std::size_t>(world_.pick(0, static_cast<int>(agents_.size()) - 1));
+  world_.at(at(world_.milliseconds(3000, static_cast<int>(faults_end / 1ms))),
+            [this, kind, index] { give_order(kind, index); });
+}
+
+void History::give_order(int kind, std::size_t index) {
+  const std::string& host = agents_[index]->host();
+  const int least = world_.pick(1, terms_.max_nodes);
+  Order order = order::Restart{};
+  if (kind >= 4) order = order::Drain{host};
+  if (kind >= 7) order = order::Undrain{host};
+  if (kind >= 9) order = order::Resize{least, least + world_.pick(0, 3)};
+  if (kind == 12) order = order::Stop{.save = world_.one_in(2)};
+  if (!coordinator_->order(order)) return;
+  ++deeds_.orders;
+  promises_.node_fault();
+  // Ranks agree on the step after which they save: one node may be done before the order has come to it.
+  const bool stops = coordinator_->rendezvous()->members().stopping() > 0;
+  if (stops && world_.one_in(2)) agents_[index]->save_and_end();
+}
+
 void History::calm() {
   for (std::size_t index = 0; index < agents_.size(); ++index) {
     agents_[index]->go_on();
@@ -219,8 +245,10 @@ void History::check_settled() {
   const Rendezvous& rendezvous = *coordinator_->rendezvous();
   if (rendezvous.verdict()) return;
   int live = 0;
-  for (const auto& agent : agents_) live += agent->alive() && !agent->over() && !agent->left();
-  const int size = round_size(terms_, live);
+  for (const auto& agent : agents_) {
+    live += agent->alive() && !agent->over() && !agent->left() && !coordinator_->is_drained(agent->name());
+  }
+  const int size = round_size(promises_.range(), terms_.nodes_multiple_of, live);
   if (size == 0) return;
   if (rendezvous.phase() != Rendezvous::Phase::running) {
     world_.broken(fmt::format("{} nodes are there and no round runs: phase {}, {}", live,
@@ -228,7 +256,8 @@ void History::check_settled() {
   }
   const auto working = std::count_if(workers_.begin(), workers_.end(),
                                      [](const Workers& one) { return one.place && one.agent->alive(); });
-  if (working < terms_.min_nodes || working > size) {
+  if (promises_.has_forgotten_orders()) return;
+  if (working < promises_.range().min_nodes || working > size) {
     world_.broken(fmt::format("workers run on {} nodes, of {} in a round", working, size));
   }
 }
@@ -241,6 +270,7 @@ void History::check_end() {
     if (agent->lost()) world_.broken(agent->host() + " gave up: " + agent->lost()->reason);
     if (!agent->over()) world_.broken(agent->host() + " still waits: " + coordinator_->roster());
     if (agent->left() && agent->verdict()->exit_code == 143) continue;  // its own
+    if (agent->saved() && agent->verdict()->exit_code == 75) continue;
     world_.promise(promises_.was_decided(*agent->verdict()), "two verdicts");
   }
 }

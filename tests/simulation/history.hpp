@@ -19,8 +19,9 @@ namespace torchup::simulation {
 ///
 /// For `faults_end` things go wrong: agents are killed, stopped and replaced, leave and come late, their clocks skip or
 /// stand still, their ways drop or reject in one direction or both, connections break at one end alone, workers fail;
-/// the coordinator is killed and started again, with its memory or without, or stopped. Then there is quiet: by
-/// `settled` a round must run if there are nodes enough for one, and by `end` every agent must have a verdict.
+/// the coordinator is killed and started again, with its memory or without, or stopped; people order this and that.
+/// Then there is quiet: by `settled` a round must run if there are nodes enough for one, and by `end` every agent must
+/// have a verdict.
 class History {
  public:
   /// `forgetful`: one coordinator in three has no memory.
@@ -29,7 +30,7 @@ class History {
 
   /// What the histories of a campaign did, so that one that shows nothing is seen.
   struct Deeds {
-    std::uint64_t rounds = 0, restarts = 0, node_faults = 0, coordinator_faults = 0, memory_losses = 0;
+    std::uint64_t rounds = 0, restarts = 0, node_faults = 0, coordinator_faults = 0, orders = 0;
   };
   [[nodiscard]] Deeds deeds() const;
 
@@ -39,6 +40,8 @@ class History {
   void plan_node_fault();
   void node_fault(int kind, std::size_t index, Duration lasts);
   void plan_coordinator_fault();
+  void plan_order();
+  void give_order(int kind, std::size_t index);
   void fault_of(std::size_t index, Duration lasts);
   void suspend(std::size_t index, Duration lasts);
   [[nodiscard]] TimePoint knows_by() const;

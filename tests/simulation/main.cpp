@@ -45,13 +45,15 @@ int run_histories(std::uint64_t count, std::uint64_t seed, Mutation mutation, bo
     all.restarts += deeds.restarts;
     all.node_faults += deeds.node_faults;
     all.coordinator_faults += deeds.coordinator_faults;
+    all.orders += deeds.orders;
   }
-  std::printf("all hold: %llu rounds, %llu restarts, %llu faults of nodes, %llu of coordinators; %.1f s CPU\n",
-              static_cast<unsigned long long>(all.rounds), static_cast<unsigned long long>(all.restarts),
-              static_cast<unsigned long long>(all.node_faults), static_cast<unsigned long long>(all.coordinator_faults),
-              cpu_seconds());
-  if (all.rounds >= count && (count < 100 || (all.node_faults >= count && all.coordinator_faults >= count / 4)))
-    return 0;
+  std::printf(
+      "all hold: %llu rounds, %llu restarts, %llu faults of nodes, %llu of coordinators, %llu orders; %.1f s CPU\n",
+      static_cast<unsigned long long>(all.rounds), static_cast<unsigned long long>(all.restarts),
+      static_cast<unsigned long long>(all.node_faults), static_cast<unsigned long long>(all.coordinator_faults),
+      static_cast<unsigned long long>(all.orders), cpu_seconds());
+  const bool much = all.node_faults >= count && all.coordinator_faults >= count / 4 && all.orders >= count / 4;
+  if (all.rounds >= count && (count < 100 || much)) return 0;
   std::fprintf(stderr, "too little happened: the run shows nothing\n");
   return 1;
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "rendezvous/core/membership/ended_jobs.hpp"
+
 namespace torchup::simulation {
 namespace {
 
@@ -34,8 +36,10 @@ bool Promises::begins_again(const Placement& place) const {
 
 void Promises::placed(const std::string& node, const Placement& place) {
   const auto size = place.group_world_size;
-  world_.promise(size >= terms_.min_nodes && size <= terms_.max_nodes && size % terms_.nodes_multiple_of == 0,
-                 "a round of a size that the terms do not allow");
+  const bool is_new = rounds_.empty() || rounds_.rbegin()->first < place.round || begins_again(place);
+  world_.promise(!is_new || round_size(range_, terms_.nodes_multiple_of, size) == size,
+                 "a round of a size that the job's range does not allow");
+  world_.promise(!is_drained(agent_name(NodeId{node})), "a drained node has a rank");
   world_.promise(place.world_size == 2 * size, "the world size does not add up");
   world_.promise(place.first_rank.value() == 2 * place.group_rank.value(), "ranks are not dense");
   world_.promise(place.group_rank.value() >= 0 && place.group_rank.value() < size, "a group rank beyond the round");
@@ -74,7 +78,21 @@ void Promises::check_counts(const Placement& place) {
   restarts_ += static_cast<std::uint64_t>(more);
 }
 
+void Promises::ordered(const Order& order, const std::function<std::string(const std::string&)>& agent_at) {
+  any_order_ = true;
+  if (const auto* drain = std::get_if<order::Drain>(&order)) drained_.insert(agent_at(drain->node));
+  if (const auto* undrain = std::get_if<order::Undrain>(&order)) drained_.erase(agent_at(undrain->node));
+  if (const auto* resize = std::get_if<order::Resize>(&order)) range_ = {resize->min_nodes, resize->max_nodes};
+}
+
+void Promises::forget_orders() {
+  range_ = range_of(terms_);
+  drained_.clear();
+}
+
 void Promises::lost_memory() {
+  forgotten_ = forgotten_ || any_order_;
+  forget_orders();
   memory_lost_ = world_.now();
   if (verdict_) former_verdicts_.push_back(*std::exchange(verdict_, {}));
 }
@@ -82,6 +100,7 @@ void Promises::lost_memory() {
 void Promises::job_begins() {
   if (verdict_) former_verdicts_.push_back(*std::exchange(verdict_, {}));
   begun_ = true;
+  forget_orders();
   ++job_;
 }
 

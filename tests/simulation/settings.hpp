@@ -6,6 +6,8 @@ namespace torchup::simulation {
 
 /// Of every agent that leaves, told back to it alone.
 constexpr std::string_view leave_reason = "terminated";
+/// Of every agent whose workers have saved; told back to it alone, where it has lost its place meanwhile.
+constexpr std::string_view saved_reason = "saved";
 
 /// A rule that is switched off, to see that the promises do not hold without it.
 enum class Mutation {

@@ -175,7 +175,7 @@ class LookScene {
     return worker;
   }
   LookOrder order(bool asked) {
-    LookOrder order{++number_, asked, {}};
+    LookOrder order{++number_, asked, false, {}};
     for (TestWorker& worker : workers) order.workers.push_back(worker.looked_at());
     return order;
   }

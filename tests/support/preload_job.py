@@ -59,7 +59,8 @@ class Case:
         return subprocess.run([TORCHUP, *words], env=environment, **how)
 
     def start_job(self, *words, **how):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(self.folder)}
+        # A dumb terminal shows what workers write alone, also where they take their time.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(self.folder), "TERM": "dumb"}
         job = subprocess.Popen([TORCHUP, *words], env=environment, cwd=self.folder, stdin=subprocess.DEVNULL, text=True, **how)
         self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait()))
         return job

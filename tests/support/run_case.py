@@ -16,19 +16,20 @@ SKIPPED = 77
 
 
 def classes_in(script):
-    return {node.name: node for node in ast.parse(script.read_text()).body if isinstance(node, ast.ClassDef)}
+    """By name those of the script, and those of files beside it that it takes names from: bases are looked for in them."""
+    tree = ast.parse(script.read_text())
+    classes = {}
+    for node in tree.body:
+        beside = script.parent / f"{node.module}.py" if isinstance(node, ast.ImportFrom) else None
+        if beside and beside.exists():
+            classes.update(classes_in(beside)[1])
+    own = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    return own, classes | own
 
 
 def cases(script):
-    """Class.method of each case, those that a class has from a mix-in of the same file included; a mix-in alone is none. A
-    class that several scripts build on stands in a file beside them."""
-    own = classes_in(script)
-    classes = dict(own)
-    for node in ast.parse(script.read_text()).body:
-        beside = script.parent / f"{node.module}.py" if isinstance(node, ast.ImportFrom) else None
-        if beside and beside.exists():
-            names = {alias.name for alias in node.names}
-            classes.update((name, found) for name, found in classes_in(beside).items() if name in names)
+    """Class.method of each case, those that a class has from a mix-in included; a mix-in alone is none."""
+    own, classes = classes_in(script)
 
     def bases(name):
         node = classes.get(name)

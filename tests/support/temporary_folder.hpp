@@ -12,8 +12,9 @@ namespace torchup::test {
 /// An empty folder, which is gone with all that is in it when this is.
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "torchup-test-XXXXXX").string();
+  TemporaryFolder() : TemporaryFolder{std::filesystem::temp_directory_path()} {}
+  explicit TemporaryFolder(const std::filesystem::path& parent) {
+    std::string name = (parent / "torchup-test-XXXXXX").string();
     if (!::mkdtemp(name.data())) throw std::runtime_error{"mkdtemp " + name};
     path = name;
   }

@@ -126,7 +126,7 @@ class DaemonCase:
 
     def page(self, path, source=None, headers=()):
         peer = self.connect(source=source)
-        peer.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{''.join(headers)}\r\n".encode())
+        peer.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{''.join(headers)}\r\n".encode())
         answer = b""
         while piece := peer.recv(1 << 16):
             answer += piece

@@ -41,10 +41,10 @@ house() { # house FOLDER ROOM...
     forbid "$folder/${rooms[i]} stands below $above" "#include [<\"]$folder/($above)/" "$folder/${rooms[i]}"
   done
 }
-house rendezvous/core text store link diagnosis membership round torchrun_wire torchrun
-house rendezvous/net io store coordinator daemon agent
-house launcher/core text machine rehearsal options scheduler fan_out plan record diagnosis agent
-house launcher/os io machine output worker diagnosis rehearsal agent fan_out
+house rendezvous/core text store link diagnosis membership round torchrun_wire torchrun ops
+house rendezvous/net io store ops coordinator daemon agent
+house launcher/core text machine rehearsal options scheduler fan_out plan record diagnosis agent ops
+house launcher/os io machine output worker diagnosis rehearsal ops agent fan_out
 house worker_runtime format place store group ddp data toolkit state worker elastic
 forbid "strangers' files are read without LibTorch" '#include [<"](torch|c10|ATen)/' worker_runtime/format
 # At a store of ours one machine decides for all agents of ours, and the store's owner alone writes what they are there.

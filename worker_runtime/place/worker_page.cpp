@@ -89,7 +89,14 @@ void WorkerPage::beat(std::int64_t step) {
   put(slot + wp::beat_step, step);
   put(slot + wp::beat_time, now);
   put(slot + wp::beat_took, last_beat_ns_ == 0 ? std::int64_t{0} : now - last_beat_ns_);
-  put(slot + wp::beat_waited, waited_ns.exchange(0, std::memory_order_relaxed));
+  const std::int64_t waited = waited_ns.exchange(0, std::memory_order_relaxed);
+  put(slot + wp::beat_waited, waited);
+  if (number == 1) {
+    put(memory_ + wp::first_step, step);
+    put(memory_ + wp::first_time, now);
+  } else {
+    put(memory_ + wp::total_waited, get<std::int64_t>(memory_ + wp::total_waited) + waited);
+  }
   put(slot + wp::beat_number, number);
   put(memory_ + wp::newest, number);
   last_beat_ns_ = now;

@@ -29,8 +29,8 @@ bool is_shortage(const boost::system::error_code& code) {
 }  // namespace
 
 Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
-    : config_{config}, identity_{std::move(identity)},
-      workers_(static_cast<std::size_t>(config.local_world_size)), state_watch_{config.role, config.stuck_timeout} {
+    : config_{config}, identity_{std::move(identity)}, workers_(static_cast<std::size_t>(config.local_world_size)),
+      state_watch_{config.role, config.stuck_timeout}, step_tally_{config.local_world_size} {
   const auto& [script, nodes, node] = config.rehearsal;
   if (script) rehearsal_.emplace(*script, node ? node->start : std::nullopt);
   if (const auto& stop = config.stop_before) {
@@ -92,6 +92,7 @@ void Agent::on(const StoreFailed& event) {
 
 void Agent::on(const DescendantsGone&) {
   if (phase_ != Phase::sweeping) return;
+  tell_progress(true);
   if (!std::exchange(end_told_, true)) {
     record(event::AttemptEnded{attempt_reason_.empty() ? "all workers succeeded" : attempt_reason_});
   }
@@ -131,6 +132,7 @@ void Agent::obey(const Placed& message) {
   cause_ends_.reset();
   abort_ends_.reset();
   hung_ends_.reset();
+  step_tally_.begin(placement_->first_rank, kept, now_);
   begin_diagnosis(message.watched);
   another_round_ = end_told_ = any_raised_ = false;
   for (Worker& worker : workers_) {
@@ -147,31 +149,14 @@ void Agent::obey(const Placed& message) {
   rehearse_round();
 }
 
-void Agent::obey(const StopWorkers& message) {
-  if (leaving_ || verdict_) return;
-  if (phase_ == Phase::checking) return;                                      // its Join is still to come
-  if (phase_ == Phase::joining || phase_ == Phase::comparing) return join();  // no worker was started
-  if (placement_->round != message.round) return;
-  rejoin_wanted_ = true;
-  another_round_ = message.cause != StopCause::fenced;
-  if (message.cause == StopCause::worker_failure) restart_reason_ = message.reason;
-  if (message.cause != StopCause::fenced) return stop(SIGTERM, message.reason);
-  // Others may have its workers' places already: they get no word that they could act upon.
-  if (phase_ == Phase::running) {
-    wait_for_own_end(message.reason);
-  } else if (phase_ != Phase::stopping && phase_ != Phase::sweeping) {
-    stop(SIGTERM, message.reason);
-  }
-  kill(message.reason);
-  tell_place(false);
-}
-
 void Agent::obey(const End& message) {
   verdict_ = message.verdict;
   rejoin_wanted_ = false;
   rehearse(rehearsal::JobEnds{});
   if (message.verdict.exit_code == 0) end_well();
-  if (message.verdict.stop_signal == 0) {
+  if (message.verdict.save) {
+    save_and_stop(message.verdict.reason);
+  } else if (message.verdict.stop_signal == 0) {
     if (message.verdict.time_ends && stop_time_ && stop_time_->heed_stop(now_)) ask_to_save();
     wait_for_own_end(message.verdict.reason);
   } else {

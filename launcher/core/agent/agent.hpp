@@ -8,6 +8,7 @@
 #include "launcher/core/agent/agent_events.hpp"
 #include "launcher/core/agent/save_watch.hpp"
 #include "launcher/core/agent/state_watch.hpp"
+#include "launcher/core/agent/step_tally.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "launcher/core/rehearsal/rehearsal.hpp"
@@ -24,9 +25,9 @@
 /// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order. The
 /// rounds and the phases are in agent.cpp, what is looked at before a Join in agent_checks.cpp, what becomes of single
 /// workers in agent_workers.cpp, which of their failures is the cause in agent_cause.cpp, what becomes of signals in
-/// agent_signals.cpp, at the end of the job's time in agent_stop_time.cpp, of workers that outlive their round in
-/// agent_keep.cpp, what is done about workers that hang in agent_hang.cpp, which faults a rehearsal brings about in
-/// agent_rehearsal.cpp.
+/// agent_signals.cpp, at the end of the job's time in agent_stop_time.cpp, how a round ends in agent_round_end.cpp,
+/// what becomes of workers that outlive their round in agent_keep.cpp, what is done about workers that hang in
+/// agent_hang.cpp, which faults a rehearsal brings about in agent_rehearsal.cpp.
 namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
@@ -168,6 +169,7 @@ class Agent {
     std::optional<ToldHang> hang = {};         ///< the newest
     std::optional<TimePoint> quit_ends = {};   ///< SIGQUIT has come, the page of all ranks has not yet
     bool shown = false;                        ///< that page
+    bool any_step = false;                     ///< a worker has ended one
   };
 
   void on(const Begin&);
@@ -201,6 +203,7 @@ class Agent {
   void obey(const Waiting& message);
   void obey(const Examine& message);
   void obey(const HangTold& message);
+  void obey(const OfOperations auto&) {}  // answered by others
 
   [[nodiscard]] bool round_follows() const;
   void leaves(const WorkerSaid& event);
@@ -236,6 +239,7 @@ class Agent {
   [[nodiscard]] int stop_number(int number) const;
   bool is_copy(const SignalArrived& event);
   void hold(const SignalArrived& event);
+  void sent_to_all(int number);
   void forward_due();
   void pause(int number);
   void drain(int number);
@@ -244,6 +248,8 @@ class Agent {
   void stop_time_due();
   void stop_in_time();
   void ask_to_save();
+  void save_and_stop(std::string reason);
+  [[nodiscard]] bool can_save_together() const;
   [[nodiscard]] TimePoint own_end_limit() const;
   [[nodiscard]] Duration stop_grace() const;
   void dismissed();
@@ -266,6 +272,7 @@ class Agent {
   void tell_failures();
   void begin_diagnosis(bool watched);
   void forget_progress();
+  void tell_progress(bool ends);
   [[nodiscard]] bool round_goes_on() const;
   void take_looks(std::uint64_t number, bool asked, bool arrivals_only);
   void take(const std::vector<hang::Action>& wanted);
@@ -278,7 +285,7 @@ class Agent {
   void end_well();
   void learn(const StragglerFound& found);
   void learn(const StragglerOver& over);
-  void end_hung(const hang::Found& found, const std::string& summary);
+  void end_hung(const hang::Found& found, const HangWords& words, const std::string& summary);
   [[nodiscard]] bool is_told_here(const std::optional<Rank>& rank, const std::string& host) const;
   [[nodiscard]] std::vector<LocalRank> own_of(const std::vector<Rank>& ranks) const;
   bool ask_look();
@@ -351,6 +358,7 @@ class Agent {
   std::vector<Held> held_;
   std::optional<StopTime> stop_time_;  ///< --stop-before
   StateWatch state_watch_;
+  StepTally step_tally_;
   Diagnosis diagnosis_;
   std::uint64_t hangs_told_ = 0;  ///< the least number of what is told next
   std::optional<Rehearsal> rehearsal_;

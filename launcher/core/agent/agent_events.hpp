@@ -57,13 +57,13 @@ struct WorkerNotStarted {
 };
 struct WorkerEnded {
   LocalRank local_rank{0};
-  int exit_code = 0;         ///< the worker's own, or the negative signal number
-  std::int64_t time_us = 0;  ///< UTC; the error file's time when it has one
-  std::string message;       ///< what is known of the cause
-  std::string error_file;    ///< empty when it left none
-  std::optional<std::int64_t> last_step = {};
-  std::vector<std::string> lines = {};  ///< what it said last: in its error file, else in its output
-  std::int64_t raised_at_ns = 0;        ///< as in WorkerFailure
+  int exit_code = 0;                            ///< the worker's own, or the negative signal number
+  std::int64_t time_us = 0;                     ///< UTC; the error file's time when it has one
+  std::string message;                          ///< what is known of the cause
+  std::string error_file;                       ///< empty when it left none
+  std::optional<WorkerProgress> progress = {};  ///< as its page says
+  std::vector<std::string> lines = {};          ///< what it said last: in its error file, else in its output
+  std::int64_t raised_at_ns = 0;                ///< as in WorkerFailure
 };
 /// An exception has left the program of a worker that still lives: its page and its error file say so.
 struct ExceptionSeen {
@@ -143,6 +143,10 @@ using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOp
                                 StatesSeen, LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, ChecksDone,
                                 NodesCompared, FaultAnswered, SignalArrived, EndOfTime, Wake>;
 
+/// Whether the round or the job ends by plan, with time for workers to save. Those are asked that have ended a step
+/// until now: their pages are to be looked at (StepsSeen) right before the machine hears of it.
+[[nodiscard]] bool is_planned_stop(const CoordinatorMessage& message);
+
 // Actions.
 
 struct Send {
@@ -179,7 +183,8 @@ struct SignalWorkers {
   friend bool operator==(const SignalWorkers&, const SignalWorkers&) = default;
 };
 /// Ask the workers, over the page that each shares with us, to save and stop together. Those that have not opened
-/// theirs get `number` if they have a handler for it, and if they must hear (`insist`) without one too.
+/// theirs get `number`, if it is not 0 and they have a handler for it, and if they must hear (`insist`) without one
+/// too.
 struct DrainWorkers {
   int number = 0;
   bool insist = false;

@@ -54,8 +54,8 @@ void Agent::leaves(const WorkerSaid& event) {
 void Agent::raises(LocalRank local_rank, const std::string& text) {
   Worker& worker = worker_at(local_rank);
   if (worker.stay == Stay::parking || worker.stay == Stay::parked || worker.blame_due) return;
-  record(event::Notice{fmt::format("rank {} asks whether it is to blame: {}", id_of(local_rank).rank.value(), text),
-                       LogLevel::debug});
+  record(event::Notice{fmt::format("rank {} asks whether it is to blame", id_of(local_rank).rank.value()),
+                       LogLevel::debug, text});
   if (worker.stay == Stay::yes && phase_ == Phase::running) {
     worker.raised_others = cause_kind(text) == CauseKind::consequence;
     worker.blame_due = now_ + (worker.raised_others ? blame_patience_for_others : blame_patience);

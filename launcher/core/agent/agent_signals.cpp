@@ -13,7 +13,8 @@ namespace torchup {
 void Agent::on(const SignalArrived& event) {
   if (event.number == dismissal_signal) return dismissed();
   if (is_copy(event)) {
-    if (!event.passed_on) std::erase_if(held_, [&](const Held& held) { return held.number == event.number; });
+    const auto same = [&](const Held& held) { return held.number == event.number; };
+    if (!event.passed_on && std::erase_if(held_, same) > 0) sent_to_all(event.number);
     return;
   }
   const int number = event.number;
@@ -95,8 +96,12 @@ void Agent::hold(const SignalArrived& event) {
   if (event.passed_on) {
     held_.push_back({event.number, now_ + signal_copy_window});
   } else {
-    received(event.number, SignalUse::forwards, "it was sent to all processes, the workers among them");
+    sent_to_all(event.number);
   }
+}
+
+void Agent::sent_to_all(int number) {
+  received(number, SignalUse::forwards, "it was sent to all processes, the workers among them");
 }
 
 void Agent::forward_due() {

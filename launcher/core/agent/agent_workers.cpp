@@ -59,7 +59,8 @@ void Agent::on(const WorkerEnded& event) {
   exited.end = end;
   exited.message = how.message;
   exited.error_file = how.error_file;
-  exited.last_step = how.last_step;
+  if (how.progress) step_tally_.look(event.local_rank, *how.progress);
+  exited.steps = step_tally_.of(event.local_rank);
   exited.ended_for = worker.abort_reason;
   exited.consequence = end != WorkerEnd::succeeded && is_consequence(how, end);
   if (end == WorkerEnd::failed) exited.binary = config_.program.executable;
@@ -152,6 +153,7 @@ void Agent::requeue(LocalRank local_rank) {
   word.exit_code = requeue_code;
   word.reason = reason;
   word.stop_signal = 0;
+  word.saved = true;
   leave(std::move(word));
   rejoin_wanted_ = false;
   wait_for_own_end(std::move(reason));

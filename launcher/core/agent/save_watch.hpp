@@ -16,6 +16,7 @@ struct StepSample {
   LocalRank local_rank{0};
   std::optional<WorkerProgress> progress;  ///< nothing: it does not use the page, or has not ended a step
   WorkerSigns signs = {};                  ///< of its progress, also of one that ends no steps
+  bool opened = false;                     ///< it uses the page, and may be about to end its first step
 };
 
 /// What a page tells of progress. `hook`: what a Python worker's hook has written there, if it has claimed the page, or

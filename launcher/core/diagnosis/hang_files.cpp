@@ -22,9 +22,12 @@ void add_thread(std::string& text, const PythonThread& thread, bool is_main) {
   if (thread.cut) text += "    (and further frames)\n";
 }
 
-void add_stacks(std::string& text, const RankStacks& stacks, const RankLook* look) {
+void add_head(std::string& text, Rank rank, const RankLook* look) {
   const std::string doing = look ? fmt::format(", pid {}: {}", look->pid, doing_text(*look)) : "";
-  text += fmt::format("\nrank {}{}\n", stacks.rank.value(), doing);
+  text += fmt::format("rank {}{}\n", rank.value(), doing);
+}
+
+void add_threads(std::string& text, const RankStacks& stacks) {
   const PythonThread* const main = main_thread(stacks.python, stacks.helper_wrote);
   if (main) add_thread(text, *main, true);
   for (const PythonThread& thread : stacks.python.threads) {
@@ -77,12 +80,27 @@ ordered_json rank_json(const RankLook& look) {
 
 }  // namespace
 
+std::string stacks_text(std::span<const RankLook> looks, std::span<const RankStacks> stacks,
+                        std::span<const Duration> quiet) {
+  std::string text;
+  for (std::size_t at = 0; at < looks.size(); ++at) {
+    const RankLook& look = looks[at];
+    add_head(text, look.rank, &look);
+    const std::string step = look.beats > 0 ? fmt::format("step {}, ", look.step) : "";
+    text += fmt::format("  {}last output {:.1f} s ago\n", step, silent_seconds(quiet[at]));
+    add_threads(text, stacks[at]);
+  }
+  return text;
+}
+
 std::string hang_text(const HangReport& told, std::span<const RankStacks> stacks) {
   std::string text;
   for (const std::string& line : hang_page(told, std::nullopt, "")) text += line + "\n";
   for (const RankStacks& each : stacks) {
     const auto look = std::ranges::find(told.looks, each.rank, &RankLook::rank);
-    add_stacks(text, each, look == told.looks.end() ? nullptr : &*look);
+    text += '\n';
+    add_head(text, each.rank, look == told.looks.end() ? nullptr : &*look);
+    add_threads(text, each);
   }
   return text;
 }

@@ -27,6 +27,11 @@ struct RankStacks {
   friend bool operator==(const RankStacks&, const RankStacks&) = default;
 };
 
+/// For somebody who asks what this node's ranks do now: of each its state, its step, for how long it has been `quiet`,
+/// and all threads that are known of. All three have the same length.
+[[nodiscard]] std::string stacks_text(std::span<const RankLook> looks, std::span<const RankStacks> stacks,
+                                      std::span<const Duration> quiet);
+
 /// `hang_<n>.txt`: the page, then all threads of this node's ranks with the whole paths of their files.
 [[nodiscard]] std::string hang_text(const HangReport& told, std::span<const RankStacks> stacks);
 

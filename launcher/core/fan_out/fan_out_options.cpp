@@ -22,29 +22,15 @@ constexpr std::array<std::string_view, 3> lists{"hosts", "hostfile", "host-disco
 constexpr std::array<std::string_view, 7> impossible{"standalone", "node-rank",  "master-addr",   "master-port",
                                                      "no-capture", "local-addr", "rehearse-nodes"};
 /// The front's own.
-constexpr std::array<std::string_view, 23> kept_here{"hosts",
-                                                     "hostfile",
-                                                     "ssh",
-                                                     "export",
-                                                     "chdir",
-                                                     "remote-torchup",
-                                                     "no-label",
-                                                     "host-discovery",
-                                                     "discovery-interval",
-                                                     "host-cooldown",
-                                                     "events",
-                                                     "result-file",
-                                                     "config",
-                                                     "token-file",
-                                                     "rdzv-id",
-                                                     "nnodes",
-                                                     "dry-run",
-                                                     "print-env",
-                                                     "format",
-                                                     "print-batch-script",
-                                                     "termination-log",
-                                                     "use-env",
-                                                     "expect-hosts"};
+constexpr std::array<std::string_view, 27> kept_here{"hosts",           "hostfile",       "ssh",
+                                                     "export",          "chdir",          "remote-torchup",
+                                                     "no-label",        "host-discovery", "discovery-interval",
+                                                     "host-cooldown",   "events",         "result-file",
+                                                     "config",          "token-file",     "read-token-file",
+                                                     "status-port",     "status-bind",    "status-host",
+                                                     "rdzv-id",         "nnodes",         "dry-run",
+                                                     "print-env",       "format",         "print-batch-script",
+                                                     "termination-log", "use-env",        "expect-hosts"};
 
 Error bad_option(std::string text) { return fail(errc::bad_value, std::move(text)); }
 

@@ -7,21 +7,20 @@
 #include "launcher/core/options/option_table.hpp"
 
 namespace torchup {
-namespace {
 
-/// "a b c" of "a|b|c".
 std::string spaced(std::string_view choices) {
   std::string text{choices};
   std::replace(text.begin(), text.end(), '|', ' ');
   return text;
 }
 
-/// Inside single quotes of a shell.
 std::string shell_quoted(std::string_view text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? std::string{"'\\''"} : std::string{c};
   return result + "'";
 }
+
+namespace {
 
 std::string bash_completion() {
   std::string flags;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/core/machine/machine.hpp"
+#include "launcher/core/options/operations_options.hpp"
 #include "launcher/core/options/output_plan.hpp"
 #include "launcher/core/rehearsal/rehearsal_report.hpp"
 #include "rendezvous/base/cpu_set.hpp"
@@ -170,6 +171,7 @@ struct LaunchConfig {
   std::string signals_to_handle;            ///< as given; workers see it in TORCHELASTIC_SIGNALS_TO_HANDLE
 
   OutputOptions output;
+  OperationsOptions operations;
   PreflightConfig preflight;
   RehearsalConfig rehearsal;
   bool set_socket_ifname = false;  ///< tell NCCL and gloo the interface that leads to the other nodes

@@ -8,22 +8,6 @@
 namespace torchup {
 namespace {
 
-/// Text in roff: a dash of an option is `\-`, a dot or quote at the beginning of a line is no command.
-std::string roff(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '\\') {
-      result += "\\e";
-    } else if (c == '-') {
-      result += "\\-";
-    } else {
-      result += c;
-    }
-  }
-  if (result.starts_with('.') || result.starts_with('\'')) result.insert(0, "\\&");
-  return result;
-}
-
 constexpr std::string_view description = R"(.SH NAME
 torchup \- start, supervise and restart the workers of a distributed PyTorch job
 .SH SYNOPSIS
@@ -58,6 +42,12 @@ the Python that runs scripts.
 .TP
 \fBOMP_NUM_THREADS\fR
 is set to 1 for the workers where it is not set and there are several.
+.TP
+\fBNO_COLOR\fR
+no colours on terminals.
+.TP
+\fBTERM\fR
+if it is dumb, neither colours nor the line that says how the job is while nobody writes.
 .PP
 Each worker gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and the rest of what
 torchrun sets; \-\-print\-env shows them.
@@ -92,12 +82,6 @@ torchup \-\-dry\-run \-\-nproc\-per\-node=4 train.py
 .fi
 )";
 
-std::string option_entry(const OptionSpec& option) {
-  const std::string short_name = option.short_name ? fmt::format("\\fB\\-{}\\fR, ", option.short_name) : "";
-  const std::string value = option.value.empty() ? "" : fmt::format(" \\fI{}\\fR", roff(option.value));
-  return fmt::format(".TP\n{}\\fB\\-\\-{}\\fR{}\n{}\n", short_name, roff(option.name), value, roff(option.help));
-}
-
 std::string options_section() {
   std::string text = ".SH OPTIONS\n";
   std::string_view group;
@@ -105,7 +89,7 @@ std::string options_section() {
     if (option.name == "use-env") continue;  // torchup-launch's alone
     if (option.group != group) text += fmt::format(".SS {}\n", roff(option.group));
     group = option.group;
-    text += option_entry(option);
+    text += manual_entry(option);
   }
   return text;
 }
@@ -121,6 +105,27 @@ std::string exit_status_section() {
 }
 
 }  // namespace
+
+std::string roff(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\\') {
+      result += "\\e";
+    } else if (c == '-') {
+      result += "\\-";
+    } else {
+      result += c;
+    }
+  }
+  if (result.starts_with('.') || result.starts_with('\'')) result.insert(0, "\\&");
+  return result;
+}
+
+std::string manual_entry(const OptionSpec& option) {
+  const std::string short_name = option.short_name ? fmt::format("\\fB\\-{}\\fR, ", option.short_name) : "";
+  const std::string value = option.value.empty() ? "" : fmt::format(" \\fI{}\\fR", roff(option.value));
+  return fmt::format(".TP\n{}\\fB\\-\\-{}\\fR{}\n{}\n", short_name, roff(option.name), value, roff(option.help));
+}
 
 std::string manual_page(std::string_view version) {
   return fmt::format(".TH TORCHUP 1 \"\" \"torchup {}\" \"User commands\"\n{}{}{}{}{}{}", roff(version), description,

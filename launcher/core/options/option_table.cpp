@@ -18,6 +18,7 @@ constexpr std::string_view life = "Failures, restarts and stopping";
 constexpr std::string_view checks = "Checks before the start";
 constexpr std::string_view rehearsals = "Rehearsal of faults";
 constexpr std::string_view output = "Output and records";
+constexpr std::string_view looking = "Looking at the job while it runs";
 constexpr std::string_view devices = "Devices and threads";
 constexpr std::string_view show = "Looking without starting";
 
@@ -187,6 +188,15 @@ constexpr std::array table = {
     OptionSpec{"event-log-handler", 0, ValueKind::text, "null|console", output,
                "console: torchrun's events as JSON on stderr."},
     OptionSpec{"events", 0, ValueKind::text, "FILE", output, "Everything that happens, one JSON object a line."},
+    OptionSpec{
+        "ledger", 0, ValueKind::text, "auto|always|never", output,
+        "Say at the end what the job's time was spent on: after more than a minute (auto, the default), always or "
+        "never.",
+        "auto|always|never"},
+    OptionSpec{"on-event", 0, ValueKind::text, "COMMAND", output,
+               "For sh -c when something of --on-event-kinds happens, with the event on stdin."},
+    OptionSpec{"on-event-kinds", 0, ValueKind::text, "KIND,...", output,
+               "Events that --on-event hears of (default incident_recorded,restarting,worker_hung,job_ended)."},
     OptionSpec{"result-file", 0, ValueKind::text, "FILE", output,
                "Verdict, exit codes, attempts and times as JSON, at the end."},
     OptionSpec{"termination-log", 0, ValueKind::text, "FILE", output,
@@ -200,6 +210,17 @@ constexpr std::array table = {
     OptionSpec{"log-format", 0, ValueKind::text, "text|json", output,
                "Our own lines for people, or as one JSON object each, with time and level (default text).",
                "text|json"},
+
+    OptionSpec{"no-control-socket", 0, ValueKind::flag, "", looking,
+               "No unix socket for torchupctl in $TORCHUP_RUNTIME_DIR (default /tmp/torchup-UID)."},
+    OptionSpec{"status-port", 0, ValueKind::integer, "PORT", looking,
+               "Answer over HTTP on this port too, with the job's page and metrics (0: any free one; default: none)."},
+    OptionSpec{"status-bind", 0, ValueKind::text, "ADDRESS", looking,
+               "Numeric address of --status-port; :: is all of them (default localhost)."},
+    OptionSpec{"status-host", 0, ValueKind::text, "NAME,...", looking,
+               "Names that Host may be over HTTP without a token, beside addresses, localhost and this machine's own."},
+    OptionSpec{"read-token-file", 0, ValueKind::text, "FILE", looking,
+               "Another secret than --token-file: who sends it over HTTP may see the job, and steer nothing."},
 
     OptionSpec{"gpus", 0, ValueKind::text, "LIST", devices, "GPUs to use: indices among the visible ones, or UUIDs."},
     OptionSpec{"oversubscribe", 0, ValueKind::flag, "", devices, "More workers than GPUs are intended."},
@@ -285,21 +306,26 @@ std::string environment_name(const OptionSpec& option) {
   return text;
 }
 
+std::string nearest_name(std::string_view name, std::span<const std::string_view> names) {
+  std::string_view nearest;
+  std::size_t best = std::max<std::size_t>(2, name.size() / 3) + 1;
+  for (const std::string_view each : names) {
+    std::size_t off = distance(name, each);
+    if (name.size() >= 2 && each.starts_with(name)) off = 1;
+    if (off < best) {
+      best = off;
+      nearest = each;
+    }
+  }
+  return std::string{nearest};
+}
+
 std::string nearest_option(std::string_view name) {
   std::string typed{name.substr(0, name.find('='))};
   std::replace(typed.begin(), typed.end(), '_', '-');
-  std::string nearest;
-  // A beginning is as good as a typing error; more than a third of wrong letters is another word.
-  std::size_t best = std::max<std::size_t>(2, typed.size() / 3) + 1;
-  for (const OptionSpec& option : table) {
-    std::size_t off = distance(typed, option.name);
-    if (typed.size() >= 2 && option.name.starts_with(typed)) off = 1;
-    if (off < best) {
-      best = off;
-      nearest = option.name;
-    }
-  }
-  return nearest;
+  std::array<std::string_view, table.size()> names;
+  std::transform(table.begin(), table.end(), names.begin(), [](const OptionSpec& option) { return option.name; });
+  return nearest_name(typed, names);
 }
 
 }  // namespace torchup

@@ -39,5 +39,8 @@ struct OptionSpec {
 
 /// The name in the table that looks most like `name` (without dashes); empty when none does.
 [[nodiscard]] std::string nearest_option(std::string_view name);
+/// The same among `names`: a beginning is as good as a typing error; more than a third of wrong letters is another
+/// word.
+[[nodiscard]] std::string nearest_name(std::string_view name, std::span<const std::string_view> names);
 
 }  // namespace torchup

@@ -13,6 +13,21 @@ struct LogWords {
   friend bool operator==(const LogWords&, const LogWords&) = default;
 };
 
+/// --ledger: whether people are told at the end what the job's time was spent on.
+enum class LedgerTelling : std::uint8_t { automatic, always, never };
+/// A shorter job's is told only where somebody wants it.
+inline constexpr std::int64_t told_ledger_us_min = std::int64_t{60} * 1'000'000;
+[[nodiscard]] constexpr bool is_told(LedgerTelling telling, std::int64_t lasted_us) {
+  return telling == LedgerTelling::always || (telling == LedgerTelling::automatic && lasted_us > told_ledger_us_min);
+}
+
+/// --on-event.
+struct EventHookOptions {
+  std::string command{};             ///< for sh -c; empty: none
+  std::vector<std::string> kinds{};  ///< names of events
+  friend bool operator==(const EventHookOptions&, const EventHookOptions&) = default;
+};
+
 /// What the command line says about worker output and records, as text. output_plan checks it and gives it meaning.
 struct OutputOptions {
   std::string log_dir{};               ///< empty: a temporary folder, which goes if nothing was written in it
@@ -28,6 +43,8 @@ struct OutputOptions {
   std::string events_file{};      ///< empty: none
   std::string result_file{};      ///< empty: none
   std::string termination_log{};  ///< empty: none
+  LedgerTelling ledger = LedgerTelling::automatic;
+  EventHookOptions on_event{};
   friend bool operator==(const OutputOptions&, const OutputOptions&) = default;
 };
 

@@ -41,10 +41,10 @@ Duration seconds_of(double seconds) {
 Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words, bool legacy,
                                const Machine& machine) {
   using Step = Result<> (*)(const PlanSource&, LaunchConfig&);
-  constexpr std::array<Step, 16> steps{plan_backend,   plan_nodes,     plan_workers,       plan_conf,
-                                       plan_output,    plan_stop_time, plan_virtual_ranks, plan_stop,
-                                       plan_signals,   plan_restarts,  plan_hangs,         plan_checks,
-                                       plan_rehearsal, plan_outside,   plan_program,       plan_preload};
+  constexpr std::array<Step, 17> steps{plan_backend,   plan_nodes,         plan_workers,   plan_conf,    plan_output,
+                                       plan_stop_time, plan_virtual_ranks, plan_stop,      plan_signals, plan_restarts,
+                                       plan_hangs,     plan_checks,        plan_rehearsal, plan_outside, plan_program,
+                                       plan_preload,   plan_operations};
   OptionValues own = in_rehearsed_nodes(options, machine.rehearsed);
   LaunchConfig plan;
   if (machine.linked) {

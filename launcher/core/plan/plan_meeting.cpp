@@ -98,8 +98,9 @@ Result<> read_static(const OptionValues& options, const std::string& given, Laun
 
 /// One node that needs no port that others know.
 Result<> meet_here(const PlanSource& source, LaunchConfig& plan) {
-  const bool of_scheduler = source.options.has("rdzv-id") && !source.options.given("rdzv-id");
-  if (!of_scheduler) plan.rendezvous.run_id = RunId{source.machine.random_run_id()};
+  const bool named = source.options.has("rdzv-id");  // by hand, or by a scheduler
+  const bool ignored = source.options.given("rdzv-id") && source.options.flag("standalone");  // as torchrun
+  if (!named || ignored) plan.rendezvous.run_id = RunId{source.machine.random_run_id()};
   if (source.options.flag("standalone") && plan.terms.max_nodes > 1) {
     return bad(
         fmt::format("--standalone means one node, but --nnodes={} asks for more", source.options.text("nnodes")));

@@ -1,9 +1,12 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <limits>
 
+#include "launcher/core/options/event_names.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
 #include "launcher/core/text/python_numbers.hpp"
+#include "launcher/core/text/text.hpp"
 
 namespace torchup {
 namespace {
@@ -77,6 +80,24 @@ std::string termination_log(const PlanSource& source) {
   return is_in_pod(source.machine) && source.machine.writable(in_pods) ? in_pods : "";
 }
 
+LedgerTelling ledger_telling(const OptionValues& options) {
+  const std::string word = options.text("ledger", "auto");
+  return word == "always" ? LedgerTelling::always : word == "never" ? LedgerTelling::never : LedgerTelling::automatic;
+}
+
+Result<> read_event_hook(const OptionValues& options, EventHookOptions& hook) {
+  hook.command = options.text("on-event");
+  if (hook.command.size() > hook_command_bytes_max) return bad("--on-event: the command is longer than 64 KiB");
+  const std::string kinds = options.text("on-event-kinds", default_hook_kinds);
+  for (const std::string_view kind : split(kinds, ',')) {
+    hook.kinds.emplace_back(stripped(kind));
+    if (is_event_name(hook.kinds.back())) continue;
+    return bad(fmt::format("--on-event-kinds: there is no event {}; there are {}", hook.kinds.back(),
+                           fmt::join(event_names(), ", ")));
+  }
+  return {};
+}
+
 }  // namespace
 
 LogWords log_words(const OptionValues& options) {
@@ -93,6 +114,8 @@ Result<> plan_output(const PlanSource& source, LaunchConfig& plan) {
   output.log = log_words(options);
   output.events_file = options.text("events");
   output.result_file = options.text("result-file");
+  output.ledger = ledger_telling(options);
+  if (auto read = read_event_hook(options, output.on_event); !read) return read;
   output.termination_log = termination_log(source);
   if (auto read = read_event_handler(source, plan); !read) return read;
   read_watchdog(machine, plan);

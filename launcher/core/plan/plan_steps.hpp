@@ -40,6 +40,9 @@ Result<> plan_virtual_ranks(const PlanSource& source, LaunchConfig& plan);
 // plan_output.cpp: output, records, log, watchdog, probes.
 Result<> plan_output(const PlanSource& source, LaunchConfig& plan);
 
+// plan_operations.cpp: by which doors people see the job.
+Result<> plan_operations(const PlanSource& source, LaunchConfig& plan);
+
 // plan_life.cpp: signals, restarts, hangs, stopping.
 Result<> plan_hangs(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_stop(const PlanSource& source, LaunchConfig& plan);

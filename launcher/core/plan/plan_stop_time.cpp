@@ -9,7 +9,6 @@ namespace torchup {
 namespace {
 
 constexpr std::int64_t unix_seconds_max = std::int64_t{1} << 33;  ///< in 2242; a Duration has room for it
-constexpr std::int64_t requeues_max = 1 << 20;
 
 /// A program of Slurm's; empty: it is not there.
 std::string slurm_program(const Machine& machine, const std::string& name) {

@@ -12,6 +12,10 @@ namespace {
 using Level = LogLevel;
 using Line = std::optional<EventText>;
 
+std::string with_words(const std::string& text, const std::string& said) {
+  return said.empty() ? text : text + ": " + said;
+}
+
 /// Where torchrun says the same thing, in its words.
 struct Text {
   Line operator()(const event::Waiting& e) const { return EventText{Level::info, e.roster}; }
@@ -73,6 +77,10 @@ struct Text {
                     "to be recycled.",
                     e.worker.pid)};
   }
+  Line operator()(const event::OrderReceived& e) const {
+    return EventText{Level::info, fmt::format("{} ordered by {}", e.verb, e.by)};
+  }
+  Line operator()(const event::HookFailed& e) const { return EventText{Level::warning, "--on-event: " + e.reason}; }
   Line operator()(const event::HangFound& e) const {
     return EventText{e.action == HangAction::none ? Level::warning : Level::error, e.summary};
   }
@@ -139,7 +147,8 @@ struct Text {
     return EventText{Level::warning, fmt::format("--preload: {}; a further attempt gets another one", e.reason)};
   }
   Line operator()(const event::PreloadGivenUp& e) const {
-    return EventText{Level::warning, fmt::format("--preload: {}; workers are started without it", e.reason)};
+    return EventText{Level::warning,
+                     fmt::format("--preload: {}; workers are started without it", e.said.empty() ? e.reason : e.said)};
   }
   Line operator()(const event::Preflight& e) const {
     const Level level = e.in_table             ? Level::debug
@@ -170,9 +179,9 @@ struct Text {
     return EventText{Level::error, fmt::format("{}: {}; {} bytes are not shown so far, the job goes on", e.stream,
                                                e.reason, e.bytes_lost)};
   }
-  Line operator()(const event::Warning& e) const { return EventText{Level::warning, e.text}; }
+  Line operator()(const event::Warning& e) const { return EventText{Level::warning, with_words(e.text, e.said)}; }
   Line operator()(const event::Fault& e) const { return EventText{Level::error, e.text}; }
-  Line operator()(const event::Notice& e) const { return EventText{e.level, e.text}; }
+  Line operator()(const event::Notice& e) const { return EventText{e.level, with_words(e.text, e.said)}; }
 
   // For who looks closely.
   Line operator()(const event::RoundCompleted& e) const {
@@ -198,6 +207,8 @@ struct Text {
   }
 
   // Told by another event.
+  Line operator()(const event::MembershipChanged&) const { return std::nullopt; }
+  Line operator()(const event::Progress&) const { return std::nullopt; }
   Line operator()(const event::WorkerHung&) const { return std::nullopt; }
   Line operator()(const event::JobStarted&) const { return std::nullopt; }
   Line operator()(const event::AttemptEnded&) const { return std::nullopt; }
@@ -205,6 +216,38 @@ struct Text {
 };
 
 }  // namespace
+
+std::string_view worker_end_text(WorkerEnd end) {
+  switch (end) {
+    case WorkerEnd::succeeded:
+      return "succeeded";
+    case WorkerEnd::failed:
+      return "failed";
+    case WorkerEnd::terminated:
+      return "terminated";
+  }
+  return "";
+}
+
+std::string_view signal_use_text(SignalUse use) {
+  switch (use) {
+    case SignalUse::ends:
+      return "ends";
+    case SignalUse::forces:
+      return "forces";
+    case SignalUse::drains:
+      return "drains";
+    case SignalUse::forwards:
+      return "forwards";
+    case SignalUse::pauses:
+      return "pauses";
+    case SignalUse::resumes:
+      return "resumes";
+    case SignalUse::ignored:
+      return "ignored";
+  }
+  return "";
+}
 
 std::optional<EventText> to_text(const EventBody& event) { return std::visit(Text{}, event); }
 

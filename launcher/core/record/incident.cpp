@@ -11,7 +11,7 @@
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/text/json.hpp"
 #include "launcher/core/text/text.hpp"
-#include "launcher/core/text/utc_text.hpp"
+#include "rendezvous/core/text/utc_text.hpp"
 
 namespace torchup {
 namespace {

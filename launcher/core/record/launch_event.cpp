@@ -4,7 +4,7 @@
 
 #include "launcher/core/record/collective_json.hpp"
 #include "launcher/core/text/json.hpp"
-#include "launcher/core/text/utc_text.hpp"
+#include "rendezvous/core/text/utc_text.hpp"
 
 namespace torchup {
 namespace {
@@ -19,6 +19,29 @@ void add_worker(ordered_json& out, const WorkerId& worker) {
 void add_late(ordered_json& out, const std::optional<Rank>& rank, const std::string& host) {
   out["rank"] = rank ? ordered_json(rank->value()) : ordered_json(nullptr);
   out["host"] = host;
+}
+
+void add_steps(ordered_json& out, const std::optional<WorkerSteps>& steps) {
+  if (!steps) return;
+  out["last_step"] = steps->last_step;
+  out["beats"] = steps->beats;
+  out["first_step"] = steps->first_step;
+  out["first_step_us"] = steps->first_us;
+  out["last_step_us"] = steps->last_us;
+  out["waited_us"] = steps->waited_us;
+}
+
+/// Beside each other, for those who want the numbers alone: [rank, first_step, step, waited_us], and when the two
+/// ended.
+void add_ranks(ordered_json& out, const std::vector<RankSteps>& ranks) {
+  ordered_json numbers = ordered_json::array();
+  ordered_json times = ordered_json::array();
+  for (const auto& [rank, steps] : ranks) {
+    numbers.push_back({rank.value(), steps.first_step, steps.last_step, steps.waited_us});
+    times.push_back({rank.value(), steps.first_us, steps.last_us});
+  }
+  out["ranks"] = std::move(numbers);
+  out["times"] = std::move(times);
 }
 
 ordered_json failures_json(const std::vector<WorkerFailure>& failures) {
@@ -111,7 +134,7 @@ struct AddFields {
     out["end"] = worker_end_text(e.end);
     out["message"] = e.message;
     out["error_file"] = e.error_file;
-    if (e.last_step) out["last_step"] = *e.last_step;
+    add_steps(out, e.steps);
     if (!e.binary.empty()) out["binary"] = e.binary;
     if (e.consequence) out["consequence"] = true;
     return "worker_exited";
@@ -154,6 +177,27 @@ struct AddFields {
     out["reason"] = e.reason;
     return "spawn_failed";
   }
+  const char* operator()(const event::MembershipChanged& e) const {
+    out["reason"] = e.reason;
+    return "membership_changed";
+  }
+  const char* operator()(const event::Progress& e) const {
+    out["step_min"] = e.step_min;
+    out["step_max"] = e.step_max;
+    out["steps_per_second"] = e.steps_per_second;
+    add_ranks(out, e.ranks);
+    return "progress";
+  }
+  const char* operator()(const event::OrderReceived& e) const {
+    out["verb"] = e.verb;
+    out["by"] = e.by;
+    return "order_received";
+  }
+  const char* operator()(const event::HookFailed& e) const {
+    out["command"] = e.command;
+    out["reason"] = e.reason;
+    return "hook_failed";
+  }
   const char* operator()(const event::HangFound& e) const {
     out["number"] = e.number;
     out["kind"] = to_text(e.kind);
@@ -173,6 +217,7 @@ struct AddFields {
   const char* operator()(const event::WorkerHung& e) const {
     add_worker(out, e.worker);
     out["reason"] = e.reason;
+    if (!e.said.empty()) out["said"] = e.said;
     return "worker_hung";
   }
   const char* operator()(const event::RanksShown& e) const {
@@ -247,6 +292,7 @@ struct AddFields {
   }
   const char* operator()(const event::PreloadGivenUp& e) const {
     out["reason"] = e.reason;
+    if (!e.said.empty()) out["said"] = e.said;
     return "preload_given_up";
   }
   const char* operator()(const event::Preflight& e) const {
@@ -290,6 +336,7 @@ struct AddFields {
   }
   const char* operator()(const event::Warning& e) const {
     out["text"] = e.text;
+    if (!e.said.empty()) out["said"] = e.said;
     return "warning";
   }
   const char* operator()(const event::Fault& e) const {
@@ -298,48 +345,23 @@ struct AddFields {
   }
   const char* operator()(const event::Notice& e) const {
     out["text"] = e.text;
+    if (!e.said.empty()) out["said"] = e.said;
     return "notice";
   }
   const char* operator()(const event::JobEnded& e) const {
     out["exit_code"] = e.verdict.exit_code;
     out["reason"] = e.verdict.reason;
     out["failures"] = failures_json(e.verdict.failures);
+    if (e.launcher_exit_code) out["launcher_exit_code"] = *e.launcher_exit_code;
     return "job_ended";
   }
 };
 
 }  // namespace
 
-std::string_view worker_end_text(WorkerEnd end) {
-  switch (end) {
-    case WorkerEnd::succeeded:
-      return "succeeded";
-    case WorkerEnd::failed:
-      return "failed";
-    case WorkerEnd::terminated:
-      return "terminated";
-  }
-  return "";
-}
-
-std::string_view signal_use_text(SignalUse use) {
-  switch (use) {
-    case SignalUse::ends:
-      return "ends";
-    case SignalUse::forces:
-      return "forces";
-    case SignalUse::drains:
-      return "drains";
-    case SignalUse::forwards:
-      return "forwards";
-    case SignalUse::pauses:
-      return "pauses";
-    case SignalUse::resumes:
-      return "resumes";
-    case SignalUse::ignored:
-      return "ignored";
-  }
-  return "";
+std::string event_name(const EventBody& event) {
+  ordered_json fields;
+  return std::visit(AddFields{fields}, event);
 }
 
 std::string to_json_line(const LaunchEvent& event, const std::string& host) {

@@ -7,7 +7,9 @@
 #include <variant>
 #include <vector>
 
+#include "launcher/core/record/operation_events.hpp"
 #include "launcher/core/rehearsal/rehearsal.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/diagnosis/hang_verdict.hpp"
 #include "rendezvous/core/diagnosis/straggler_watch.hpp"
@@ -35,7 +37,7 @@ struct WorkerId {
 };
 
 /// A worker's exit code that says: state saved, start the job again later (README, "Exit codes"). Not a failure.
-inline constexpr int requeue_code = 75;
+inline constexpr int requeue_code = exit_code::requeue;
 
 /// Why a worker's process is gone. Decided by the agent machine (agent.hpp), and by nobody else.
 enum class WorkerEnd {
@@ -99,12 +101,12 @@ struct WorkerExited {
   WorkerId worker;
   int exit_code = 0;  ///< the worker's own, or the negative signal number
   WorkerEnd end = WorkerEnd::succeeded;
-  std::string message;                         ///< of a failure: as in WorkerFailure
-  std::string error_file;                      ///< empty when it left none
-  std::optional<std::int64_t> last_step = {};  ///< the last that it reported, by the page that it shares with us
-  std::string binary = {};                     ///< of a failure: what was executed
-  bool consequence = false;                    ///< as in WorkerFailure
-  std::string ended_for = {};                  ///< why we ended it, where that is its failure: it hung; else empty
+  std::string message;                    ///< of a failure: as in WorkerFailure
+  std::string error_file;                 ///< empty when it left none
+  std::optional<WorkerSteps> steps = {};  ///< nothing: it has reported none
+  std::string binary = {};                ///< of a failure: what was executed
+  bool consequence = false;               ///< as in WorkerFailure
+  std::string ended_for = {};             ///< why we ended it, where that is its failure: it hung; else empty
   friend bool operator==(const WorkerExited&, const WorkerExited&) = default;
 };
 /// The workers of this attempt are being stopped.
@@ -175,6 +177,7 @@ struct HangOver {
 struct WorkerHung {
   WorkerId worker;
   std::string reason;
+  std::string said = {};  ///< behind it, and the program's, as a warning's
   friend bool operator==(const WorkerHung&, const WorkerHung&) = default;
 };
 /// Somebody wanted to see what all ranks do, by SIGQUIT.
@@ -268,6 +271,7 @@ struct TemplateLost {
 /// From now on workers are started without --preload.
 struct PreloadGivenUp {
   std::string reason;
+  std::string said = {};  ///< by the process itself: people read it instead; as a warning's
   friend bool operator==(const PreloadGivenUp&, const PreloadGivenUp&) = default;
 };
 /// Something of this node was found that is not as it should be (core/diagnosis/preflight), in its words.
@@ -315,6 +319,7 @@ struct ConsoleLost {
 /// Anything else that a person should know.
 struct Warning {
   std::string text;
+  std::string said = {};  ///< behind it, and a worker's: only those see it who may control
   friend bool operator==(const Warning&, const Warning&) = default;
 };
 /// Something of ours went wrong; the job goes on.
@@ -326,10 +331,12 @@ struct Fault {
 struct Notice {
   std::string text;
   LogLevel level = LogLevel::info;
+  std::string said = {};  ///< as a warning's
   friend bool operator==(const Notice&, const Notice&) = default;
 };
 struct JobEnded {
   Verdict verdict;
+  std::optional<int> launcher_exit_code = {};  ///< this node's own: it may be a worker's (--propagate-exit-code)
   friend bool operator==(const JobEnded&, const JobEnded&) = default;
 };
 
@@ -339,9 +346,10 @@ using EventBody =
     std::variant<event::JobStarted, event::Waiting, event::RoundCompleted, event::AttemptStarted, event::WorkerStarted,
                  event::WorkerKept, event::WorkerExited, event::Stopping, event::AttemptEnded, event::SignalReceived,
                  event::TimeEnds, event::ClosingSignalSent, event::WorkerKilled, event::WorkerAbandoned,
-                 event::SpawnFailed, event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown,
-                 event::StragglerFound, event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible,
-                 event::WorkerSeen, event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
+                 event::SpawnFailed, event::MembershipChanged, event::Progress, event::OrderReceived, event::HookFailed,
+                 event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown, event::StragglerFound,
+                 event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible, event::WorkerSeen,
+                 event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
                  event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::Preflight, event::NodeUnfit,
                  event::FaultInjected, event::RehearsalEnded, event::IncidentRecorded, event::LogWriteFailed,
                  event::ConsoleLost, event::Warning, event::Fault, event::Notice, event::JobEnded>;
@@ -359,6 +367,8 @@ inline constexpr int event_schema = 1;
 /// (snake case name of the type), then the fields of the type under their names here. Bytes that are not UTF-8
 /// become U+FFFD.
 [[nodiscard]] std::string to_json_line(const LaunchEvent& event, const std::string& host);
+/// As in that line: one of event_names().
+[[nodiscard]] std::string event_name(const EventBody& event);
 
 /// One line for people, without line end.
 struct EventText {

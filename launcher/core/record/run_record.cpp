@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "launcher/core/text/json.hpp"
-#include "launcher/core/text/utc_text.hpp"
+#include "rendezvous/core/text/utc_text.hpp"
 
 namespace torchup {
 namespace {
@@ -25,7 +25,7 @@ void note_loss(List& losses, const std::string& where, std::uint64_t bytes) {
     return;
   }
   losses.push_back({where, bytes});
-  if (losses.size() <= losses_kept_max) return;
+  if (losses.size() <= loss_places_max) return;
   losses[1].bytes += losses[0].bytes;
   losses[1].where.clear();
   losses.pop_front();
@@ -96,6 +96,7 @@ void RunRecord::add_worker(const event::WorkerStarted& started, const EventStamp
 
 void RunRecord::apply(const LaunchEvent& event) {
   const EventStamp at = event.at;
+  if (const auto of_time = time_event_of(event)) times_.add(*of_time);
   std::visit(Overloaded{
                  [&](const event::JobStarted& e) {
                    job_ = e;
@@ -143,7 +144,7 @@ void RunRecord::apply(const LaunchEvent& event) {
                  },
                  [&](const event::LogWriteFailed& e) { note_loss(log_losses_, e.path, e.bytes_lost); },
                  [&](const event::ConsoleLost& e) { note_loss(console_losses_, e.stream, e.bytes_lost); },
-                 [&](const event::Warning& e) { keep(warnings_, e.text, lines_kept_max); },
+                 [&](const event::Warning& e) { keep(warnings_, to_text(e)->text, lines_kept_max); },
                  [&](const event::TemplateLost& e) { keep(warnings_, to_text(e)->text, lines_kept_max); },
                  [&](const event::Preflight& e) {
                    if (e.level == "warning") keep(warnings_, to_text(e)->text, lines_kept_max);  // else: NodeUnfit
@@ -224,6 +225,7 @@ std::string result_json(const RunRecord& record, const std::string& host) {
                      {"starting", seconds(record.phases().starting_us)},
                      {"running", seconds(record.phases().running_us)},
                      {"stopping", seconds(record.phases().stopping_us)}};
+  out["ledger"] = ordered_json::parse(ledger_json(record.times().ledger()));
   out["attempts_forgotten"] = record.attempts_forgotten();
   out["attempts"] = ordered_json::array();
   for (const AttemptRecord& attempt : record.attempts()) {

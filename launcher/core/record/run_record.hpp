@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "launcher/core/record/launch_event.hpp"
+#include "launcher/core/record/time_fold.hpp"
 
 namespace torchup {
 
@@ -16,7 +17,7 @@ namespace torchup {
 /// ones, of more places where bytes were lost the sum of the older ones.
 inline constexpr std::size_t attempts_kept_max = 64;
 inline constexpr std::size_t lines_kept_max = 256;
-inline constexpr std::size_t losses_kept_max = 1'024;
+inline constexpr std::size_t loss_places_max = 1'024;
 /// Of a failed worker's message: all of it stands in its error file and in the incident's record.
 inline constexpr std::size_t message_bytes_kept_max = 4'096;
 /// Attempts in the history of an incident.
@@ -70,11 +71,15 @@ class RunRecord {
   [[nodiscard]] std::int64_t workers_alive() const;
   /// Restarts so far.
   [[nodiscard]] int restart_count() const { return placement_ ? placement_->restart_count : 0; }
+  /// Of the newest round that this node is in; 0 before it is in any.
+  [[nodiscard]] int world_size() const { return placement_ ? placement_->world_size : 0; }
   [[nodiscard]] const std::deque<std::string>& warnings() const { return warnings_; }
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
   /// `ok` while this node's workers of the round run; else in one word what is done instead.
   [[nodiscard]] std::string_view readiness() const;
   [[nodiscard]] const PhaseTimes& phases() const { return phases_; }
+  /// Where the time of this node's ranks goes.
+  [[nodiscard]] const TimeFold& times() const { return times_; }
   [[nodiscard]] std::int64_t start_us() const { return start_us_; }
   [[nodiscard]] std::int64_t end_us() const { return end_us_; }
   [[nodiscard]] std::uint64_t log_bytes_lost() const;
@@ -102,6 +107,7 @@ class RunRecord {
   std::deque<Loss> console_losses_;
   std::optional<Verdict> verdict_;
   PhaseTimes phases_;
+  TimeFold times_;
   Phase phase_ = Phase::before;
   std::int64_t phase_since_us_ = 0;
   std::int64_t start_us_ = 0;
@@ -115,7 +121,7 @@ inline constexpr int result_schema = 1;
 [[nodiscard]] std::string health_json(const RunRecord& record);
 
 /// The content of `--result-file`: JSON with `schema`, verdict (`exit_code`, `reason`), per rank of this node its exit
-/// codes, attempts with their times, phase times, log paths and losses.
+/// codes, attempts with their times, phase times, ledger, log paths and losses.
 [[nodiscard]] std::string result_json(const RunRecord& record, const std::string& host);
 
 }  // namespace torchup

@@ -16,7 +16,6 @@ namespace torchup {
 namespace {
 
 constexpr std::int64_t ids_max = 4294967295;
-constexpr std::int64_t requeues_max = 1 << 20;
 constexpr std::int64_t days_max = std::chrono::duration_cast<std::chrono::hours>(duration_max).count() / 24;
 
 /// A number of digits alone.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@ namespace torchup {
 
 /// Of an answer.
 inline constexpr std::size_t slurm_answer_bytes_max = std::size_t{256} << 10;
+/// How often a job may have come back to the queue.
+inline constexpr std::int64_t requeues_max = 1 << 20;
 
 /// A job as the commands know it.
 struct SlurmJob {

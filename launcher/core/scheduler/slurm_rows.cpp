@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "launcher/core/scheduler/rows.hpp"
+#include "launcher/core/scheduler/slurm_job.hpp"
 #include "launcher/core/scheduler/visible_count.hpp"
 #include "rendezvous/base/slurm_counts.hpp"
 #include "rendezvous/core/link/messages.hpp"
@@ -13,7 +14,6 @@ namespace {
 
 constexpr std::int64_t own_steps_from = 4294967290;  ///< Slurm's: of batch script, shells and external processes
 constexpr std::int64_t ids_max = 4294967295;
-constexpr std::int64_t requeues_max = 1 << 20;
 constexpr std::int64_t het_components_max = 128;
 constexpr std::int64_t unix_seconds_max = std::int64_t{1} << 40;
 constexpr int tasks_per_node_max = 1024;

@@ -276,25 +276,61 @@ void LineSplitter::finish(std::string& console, std::string& duplicates) {
 }
 
 void OutputTail::feed(Stream stream, std::string_view bytes) {
-  std::string& open = open_[stream == Stream::out ? 0 : 1];
+  const std::size_t index = stream == Stream::out ? 0 : 1;
+  std::string& open = open_[index];
+  fed_[index] += bytes.size();
   const auto end = find_last(bytes, '\n');
   if (end != std::string_view::npos) {
-    append(open);
-    append(bytes.substr(0, end + 1));
+    append(stream, open);
+    append(stream, bytes.substr(0, end + 1));
     open.clear();
+    open_cut_[index] = false;
     bytes.remove_prefix(end + 1);
   }
-  open += bytes.substr(bytes.size() - std::min(bytes.size(), tail_bytes_max));
-  if (open.size() > 2 * tail_bytes_max) open.erase(0, open.size() - tail_bytes_max);
+  if (bytes.size() > tail_bytes_max) {
+    open.clear();
+    open_cut_[index] = true;
+    bytes.remove_prefix(bytes.size() - tail_bytes_max);
+  }
+  open += bytes;
+  if (open.size() <= 2 * tail_bytes_max) return;
+  open.erase(0, open.size() - tail_bytes_max);
+  open_cut_[index] = true;
 }
 
-void OutputTail::append(std::string_view text) {
+void OutputTail::append(Stream stream, std::string_view text) {
+  if (text.empty()) return;
   if (text.size() >= tail_bytes_max) {
-    text_.assign(text.substr(text.size() - tail_bytes_max));
-    return;
+    text_.clear();
+    parts_.clear();
+    text.remove_prefix(text.size() - tail_bytes_max);
   }
   text_ += text;
-  if (text_.size() > 2 * tail_bytes_max) text_.erase(0, text_.size() - tail_bytes_max);
+  if (parts_.empty() || parts_.back().stream != stream) parts_.push_back({stream});
+  parts_.back().bytes += text.size();
+  if (text_.size() > 2 * tail_bytes_max) forget(text_.size() - tail_bytes_max);
+}
+
+void OutputTail::forget(std::size_t bytes) {
+  text_.erase(0, bytes);
+  while (bytes > 0) {
+    const std::size_t gone = std::min(bytes, parts_.front().bytes);
+    parts_.front().bytes -= gone;
+    bytes -= gone;
+    if (parts_.front().bytes == 0) parts_.pop_front();
+  }
+}
+
+OutputTail::Kept OutputTail::of(Stream stream) const {
+  const std::size_t index = stream == Stream::out ? 0 : 1;
+  Kept kept{.end = fed_[index]};
+  std::size_t at = 0;
+  for (const Part& part : parts_) {
+    if (part.stream == stream && !open_cut_[index]) kept.bytes.append(text_, at, part.bytes);
+    at += part.bytes;
+  }
+  kept.bytes += open_[index];
+  return kept;
 }
 
 std::vector<std::string> OutputTail::last_lines(std::size_t lines_max) const {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -104,11 +106,27 @@ class OutputTail {
   /// All lines that are remembered.
   [[nodiscard]] std::vector<std::string> all_lines() const { return last_lines(tail_bytes_max); }
 
+  /// What is remembered of one stream, as it was written: the last of its bytes.
+  struct Kept {
+    std::string bytes = {};
+    std::uint64_t end = 0;  ///< of all that were written to it: so many there were
+  };
+  [[nodiscard]] Kept of(Stream stream) const;
+
  private:
-  void append(std::string_view text);
+  /// Of `text_`, in its order.
+  struct Part {
+    Stream stream = Stream::out;
+    std::size_t bytes = 0;
+  };
+  void append(Stream stream, std::string_view text);
+  void forget(std::size_t bytes);
   [[nodiscard]] std::vector<std::string> last_lines(std::size_t lines_max) const;
   std::string text_;
+  std::deque<Part> parts_;
   std::string open_[2];
+  bool open_cut_[2] = {};  ///< the beginning of the open line is forgotten
+  std::uint64_t fed_[2] = {};
 };
 
 }  // namespace torchup

@@ -15,11 +15,12 @@
 #include <vector>
 
 #include "launcher/core/agent/agent.hpp"
-#include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/text/signals.hpp"
+#include "launcher/os/agent/agent_operations.hpp"
 #include "launcher/os/agent/attempt_sweep.hpp"
 #include "launcher/os/agent/from_plan.hpp"
 #include "launcher/os/agent/hang_desk.hpp"
+#include "launcher/os/agent/heard_signals.hpp"
 #include "launcher/os/agent/job_record.hpp"
 #include "launcher/os/agent/signal_source.hpp"
 #include "launcher/os/agent/slurm_commands.hpp"
@@ -36,6 +37,7 @@
 #include "launcher/os/output/worker_output.hpp"
 #include "launcher/os/rehearsal/fault_injector.hpp"
 #include "launcher/os/rehearsal/starter_link.hpp"
+#include "rendezvous/net/io/loop_turns.hpp"
 
 namespace torchup {
 namespace {
@@ -71,7 +73,8 @@ class AgentRunner {
         desk_{loop_, config, workers_, output_, {teller(), recorder(), [this] { return link_->clock(); }}},
         sweep_{loop_, guarded_.cgroup_tag, recorder(), [this] { spawn(loop_, "end attempt", end_attempt()); }},
         agent_{config, agent_identity(config, host)}, watch_{loop_, workers_, agent_.step_interval(),
-                                                             agent_.state_interval(), teller()},
+                                                             agent_.state_interval(),
+                                                             [this](AgentEvent event) { on_watch(std::move(event)); }},
         timers_{loop_,
                 config.timer_file,
                 workers_,
@@ -91,14 +94,18 @@ class AgentRunner {
                [this] { return attempt_.get(); }}},
         time_{loop_, config, {teller(), recorder()}}, interface_{loop_, recorder()}, start_memory_{loop_},
         store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); }, recorder()},
-        signals_{loop_, std::move(guarded_.lifeline), [this](const signalfd_siginfo& info) { on_signal(info); },
+        operations_{
+            loop_,   config, host,  guarded_.outer,
+            output_, job_,   desk_, {[this] { return link_.get(); }, [this] { return attempt_.get(); }, teller()}},
+        heard_{config, guarded_, {sweep_, output_, workers_, job_}, teller()},
+        signals_{loop_, std::move(guarded_.lifeline), [this](const signalfd_siginfo& info) { heard_.take(info); },
                  [this] { end_alone(); }} {}
 
   int run() {
     signals_.start();
     begin();
     watch_.start();
-    loop_.run();
+    run_turns(loop_, operations_.turns());
     return job_.exit_code();
   }
 
@@ -107,6 +114,7 @@ class AgentRunner {
     static_cast<void>(kill_descendants(last_kill_limit, sweep_.given_up()));
     sweep_.discard_next_cgroup();
     workers_.remove_hook();
+    operations_.close();
   }
 
  private:
@@ -119,12 +127,16 @@ class AgentRunner {
   }
 
   void begin() {
+    job_.set_onlooker({[this](const LaunchEvent& event, std::string_view line) { operations_.happened(event, line); },
+                       [this] { return operations_.whole_ledger(); }});
     job_.record(job_started(config_, guarded_.outer));
     for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
     AttachSettings settings = attach_settings(config_);
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
+    operations_.prepare(settings);
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
     job_.open_health_port();
+    operations_.open();
     sweep_.know({[this] { return spared(); }, [this] { return workers_.forked(); }});
     if (!config_.preload.empty()) preload();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
@@ -133,9 +145,10 @@ class AgentRunner {
   }
 
   /// Who is of no attempt.
-  [[nodiscard]] std::vector<pid_t> spared() const {
+  [[nodiscard]] std::vector<pid_t> spared() {
     std::vector<pid_t> pids = workers_.spared();
     if (const auto helper = faults_.helper()) pids.push_back(*helper);
+    job_.spare(pids);
     return pids;
   }
 
@@ -156,7 +169,6 @@ class AgentRunner {
   }
 
   // Events in, actions out.
-
   /// Actions may bring about further events; those wait until the actions are done.
   void handle(AgentEvent event) {
     events_.push_back(std::move(event));
@@ -168,6 +180,12 @@ class AgentRunner {
       events_.pop_front();
     }
     arm_timer();
+  }
+
+  /// What was seen of living workers.
+  void on_watch(AgentEvent event) {
+    if (const auto* steps = std::get_if<StepsSeen>(&event)) operations_.seen(*steps);
+    handle(std::move(event));
   }
 
   void arm_timer() {
@@ -186,6 +204,8 @@ class AgentRunner {
 
   void on_link(LinkEvent event) {
     if (auto* message = std::get_if<CoordinatorMessage>(&event)) {
+      if (operations_.takes(*message)) return;
+      if (is_planned_stop(*message)) on_watch(StepsSeen{workers_.steps()});
       handle(FromCoordinator{std::move(*message), link_->is_foreign()});
     } else {
       auto& lost = std::get<LinkLost>(event);
@@ -251,8 +271,8 @@ class AgentRunner {
       const LeftBehind& left = ends_.of(exited->worker.local_rank);
       job_.worker_failed(*exited, left.time_us, left.remains, *attempt_, workers_.living());
     }
-    const auto* abandoned = std::get_if<event::WorkerAbandoned>(&action.event);
-    if (abandoned && abandoned->worker.pid > 0) sweep_.expect_no_end_of(static_cast<pid_t>(abandoned->worker.pid));
+    const auto* lost = std::get_if<event::WorkerAbandoned>(&action.event);
+    if (lost && lost->worker.pid > 0) sweep_.expect_no_end_of(static_cast<pid_t>(lost->worker.pid));
     job_.record(std::move(action.event));
   }
   void perform(Finish& action) {
@@ -261,8 +281,6 @@ class AgentRunner {
     sweep_.discard_cgroup();
     spawn(loop_, "finish", finish(std::move(action)));
   }
-
-  // What takes its time.
 
   /// What was told until then is to be read.
   Task<> kill_node(InjectFault action) {
@@ -309,12 +327,14 @@ class AgentRunner {
     if (attempt_) co_await attempt_->drain(drain_limit, kept_);
     ending_ = false;
     const bool over = kept_.empty();  // else who is kept writes on
-    handle(DescendantsGone{});
+    if (over) operations_.output_ended();
+    handle(DescendantsGone{});  // which may only be queued: what has followed from it comes when the output has gone
     if (over) attempt_.reset();
   }
 
   Task<> finish(Finish action) {
     co_await job_.finish(std::move(action));
+    co_await operations_.finish();
     // Whoever reads our output with a pager may take hours over it; the other nodes need not wait for that.
     link_->finish(linger(), [this] { spawn(loop_, "finish output", finish_output()); });
   }
@@ -328,27 +348,6 @@ class AgentRunner {
   Task<> finish_output() {
     co_await job_.finish_output();
     loop_.stop();
-  }
-
-  // Signals, and the outer process.
-
-  void on_signal(const signalfd_siginfo& info) {
-    const auto number = static_cast<int>(info.ssi_signo);
-    if (number == SIGCHLD) return sweep_.child_ended();
-    if (number == SIGWINCH) {
-      output_.window_changed();
-      return workers_.signal_all(number);  // their terminals are nobody's controlling one: the kernel tells nobody
-    }
-    if (!is_wish(info, guarded_.hangup_ignored, config_.behind_front)) return;
-    const bool forwarded = std::ranges::find(config_.forward_signals, number) != config_.forward_signals.end();
-    if (job_.finishing() && !forwarded) return is_end_signal(number) ? output_.hurry() : void();
-    handle(SignalArrived{number, static_cast<pid_t>(info.ssi_pid) == guarded_.outer});
-  }
-
-  /// Who sends one has enough. Ctrl-Z and fg, say, go to everybody in a pipeline, and mean nobody's end.
-  [[nodiscard]] bool is_end_signal(int number) const {
-    return number == SIGINT || number == SIGQUIT ||
-           std::ranges::find(config_.end_signals, number) != config_.end_signals.end();
   }
 
   /// The outer process is gone.
@@ -377,6 +376,8 @@ class AgentRunner {
   SocketInterface interface_;
   StartMemory start_memory_;
   StoreHost store_;
+  AgentOperations operations_;
+  HeardSignals heard_;
   SignalSource signals_;
   std::unique_ptr<AgentLink> link_;
   std::deque<AgentEvent> events_;

@@ -33,6 +33,7 @@ class CauseWatch {
 
  private:
   Task<> look_again();
+  [[nodiscard]] bool is_told(const RaisedWorker& worker) const;
 
   asio::io_context& loop_;
   const WorkerGroup& workers_;

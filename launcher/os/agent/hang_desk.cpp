@@ -10,28 +10,53 @@
 #include "launcher/os/output/evidence.hpp"
 
 namespace torchup {
+namespace {
+
+/// Numbers from here on are of looks that somebody has asked for over HTTP: the agent machine counts from 0.
+constexpr std::uint64_t asked_looks = std::uint64_t{1} << 63U;
+
+}  // namespace
 
 HangDesk::HangDesk(asio::io_context& loop, const LaunchConfig& config, WorkerGroup& workers, Output& output,
                    Hooks hooks)
-    : loop_{loop}, workers_{workers}, output_{output}, writes_files_{!config.output.log_dir.empty()}, hooks_{std::move(
-                                                                                                          hooks)},
-      taker_{loop,
-             {[this](LookTaken taken) {
-                hooks_.tell(LooksTaken{taken.number, std::move(taken.looks), std::move(taken.stacks)});
-              },
-              [this](ArrivalsTaken taken) {
-                hooks_.tell(
-                    ArrivalsSeen{taken.number, std::move(taken.ranks), std::move(taken.shared_groups), hooks_.clock()});
-              }}} {}
+    : loop_{loop}, workers_{workers}, output_{output}, writes_files_{!config.output.log_dir.empty()},
+      hooks_{std::move(hooks)}, taker_{loop,
+                                       {[this](LookTaken look) { taken(std::move(look)); },
+                                        [this](ArrivalsTaken taken) {
+                                          hooks_.tell(ArrivalsSeen{taken.number, std::move(taken.ranks),
+                                                                   std::move(taken.shared_groups), hooks_.clock()});
+                                        }}} {}
+
+LookOrder HangDesk::order_of(std::uint64_t number, const std::vector<LocalRank>& workers) {
+  LookOrder order;
+  order.number = number;
+  order.workers = workers_.looked_at();
+  std::erase_if(order.workers,
+                [&](const LookedAt& each) { return std::ranges::find(workers, each.local_rank) == workers.end(); });
+  return order;
+}
+
+void HangDesk::taken(LookTaken look) {
+  if (const auto asked = asked_.extract(look.number)) {
+    return asked.mapped()(std::move(look.looks), std::move(look.stacks));
+  }
+  hooks_.tell(LooksTaken{look.number, std::move(look.looks), std::move(look.stacks)});
+}
+
+Result<> HangDesk::show(const std::vector<LocalRank>& workers, bool native, LooksShown shown) {
+  LookOrder order = order_of(asked_looks + asked_count_++, workers);
+  order.asked = true;
+  order.native = native;
+  const std::uint64_t number = order.number;
+  asked_.emplace(number, std::move(shown));
+  auto ordered = taker_.take(std::move(order));
+  if (!ordered) asked_.erase(number);
+  return ordered;
+}
 
 void HangDesk::perform(const TakeLooks& action) {
-  LookOrder order;
-  order.number = action.number;
+  LookOrder order = order_of(action.number, action.workers);
   order.asked = action.asked;
-  order.workers = workers_.looked_at();
-  std::erase_if(order.workers, [&](const LookedAt& each) {
-    return std::ranges::find(action.workers, each.local_rank) == action.workers.end();
-  });
   const auto ordered = action.arrivals_only ? taker_.take_arrivals(std::move(order)) : taker_.take(std::move(order));
   if (ordered) return;
   // The others wait for an answer.

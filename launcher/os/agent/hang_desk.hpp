@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/core/agent/agent.hpp"
 #include "launcher/os/agent/worker_group.hpp"
@@ -27,6 +30,9 @@ class HangDesk {
   };
   HangDesk(asio::io_context& loop, const LaunchConfig& config, WorkerGroup& workers, Output& output, Hooks hooks);
 
+  /// What somebody who asks is shown of workers that live: one look at them, as fast as it can be.
+  /// `native`: as in LookOrder. Errors: as LookTaker::take.
+  [[nodiscard]] Result<> show(const std::vector<LocalRank>& workers, bool native, LooksShown shown);
   void perform(const TakeLooks& action);
   /// `directory`: of the attempt; empty: it has none.
   void perform(TellHang& action, const std::string& directory);
@@ -35,6 +41,8 @@ class HangDesk {
   void heard(LocalRank local_rank, const WorkerLooked& answer) { taker_.heard(local_rank, answer); }
 
  private:
+  [[nodiscard]] LookOrder order_of(std::uint64_t number, const std::vector<LocalRank>& workers);
+  void taken(LookTaken look);
   Task<> write(std::shared_ptr<const TellHang> told, std::string path);
 
   asio::io_context& loop_;
@@ -42,6 +50,8 @@ class HangDesk {
   Output& output_;
   const bool writes_files_;  ///< the user has named a folder for them
   Hooks hooks_;
+  std::uint64_t asked_count_ = 0;
+  std::map<std::uint64_t, LooksShown> asked_;  ///< by the numbers of looks that are no action's
   LookTaker taker_;
 };
 

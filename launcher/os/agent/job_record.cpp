@@ -33,7 +33,11 @@ JobRecord::JobRecord(asio::io_context& loop, const LaunchConfig& config, std::st
                      Output& output)
     : loop_{loop}, config_{config}, host_{std::move(host)}, launcher_{launcher}, output_{output},
       incidents_{loop, output.disk(), config.rendezvous.run_id.value(), host_, !config.output.log_dir.empty()},
-      restarts_told_{loop} {
+      hook_{loop,
+            config,
+            host_,
+            {[this](EventBody body) { record(std::move(body)); }, [this] { return output_.helper_streams(""); }}},
+      status_{config.output, launcher, output}, restarts_told_{loop} {
   if (config_.event_log_handler == "console") {
     torchelastic_events_.emplace(host_, config_.rendezvous.backend == Backend::static_ ? "static" : "c10d");
   }
@@ -44,7 +48,8 @@ JobRecord::JobRecord(asio::io_context& loop, const LaunchConfig& config, std::st
 /// What an earlier one has kept back is said now.
 void JobRecord::open_log() {
   LogOptions options = own_log(config_.output.log);
-  options.write = [this](std::string line) { output_.print(std::move(line)); };
+  options.colours = output_.shows_colours();
+  options.write = [this](const std::string& line) { output_.print_coloured(line); };
   log_ = std::make_unique<Log>(std::move(options));
 }
 
@@ -64,13 +69,17 @@ void JobRecord::record(EventBody body) {
   const LaunchEvent event{
       {microseconds(std::chrono::system_clock::now()), microseconds(std::chrono::steady_clock::now())},
       std::move(body)};
-  if (!config_.output.events_file.empty()) output_.append(config_.output.events_file, to_json_line(event, host_));
+  const std::string line = to_json_line(event, host_);
+  if (!config_.output.events_file.empty()) output_.append(config_.output.events_file, line);
   if (torchelastic_events_) {
     if (std::string lines = torchelastic_events_->apply(event); !lines.empty()) output_.print(std::move(lines));
   }
   record_.apply(event);
+  status_.note(event.body);
   if (const auto* round = std::get_if<event::RoundCompleted>(&event.body)) kept_ = round->kept;
   say(event.body);
+  if (onlooker_.happened) onlooker_.happened(event, line);
+  hook_.happened(event);  // which may record its own failure, behind this
   if (const auto* started = std::get_if<event::AttemptStarted>(&event.body)) {
     attempt_name_ = started->name;
     if (failed_) {
@@ -82,6 +91,11 @@ void JobRecord::record(EventBody body) {
     // An attempt that could not even begin has no incident of its own, and takes nobody else's away.
     if (auto open = incidents_.take()) failed_ = std::move(open);
   }
+}
+
+void JobRecord::spare(std::vector<pid_t>& pids) {
+  const std::vector<pid_t> of_hook = hook_.spared();
+  pids.insert(pids.end(), of_hook.begin(), of_hook.end());
 }
 
 void JobRecord::say(const EventBody& body) {
@@ -179,13 +193,16 @@ Task<> JobRecord::finish(Finish action) {
     if (!told->not_written.empty()) record(event::Fault{"no incident record: " + told->not_written});
     record(event::IncidentRecorded{told->path, incident_summary(told->incident), false});
   }
-  record(event::JobEnded{verdict});
+  record(event::JobEnded{verdict, action.rehearsal ? action.rehearsal->exit_code : exit_code_});
   if (verdict.exit_code != 0) report(action, told);
+  co_await tell_ledger();
   if (action.rehearsal) {
     record(event::RehearsalEnded{*action.rehearsal});
     exit_code_ = action.rehearsal->exit_code;
   }
   if (verdict.exit_code != 0) co_await write_termination_log(verdict, told ? &told->incident : nullptr);
+  co_await hook_.finish();
+  output_.end_helpers();
   std::string last_words;
   if (verdict.exit_code != 0) last_words = co_await last_words_for_parent(action);
   if (!last_words.empty()) {
@@ -254,6 +271,25 @@ void JobRecord::report(const Finish& action, const std::optional<IncidentRecorde
   if (!told) return;
   output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),
                             told->path.empty() ? "" : fmt::format("  all of it: {}\n", told->path)));
+}
+
+/// Of the whole job: who hosts one of several nodes adds what the others have told, and who hosts none says nothing.
+Task<> JobRecord::tell_ledger() {
+  LedgerCounts counts = record_.times().counts();
+  if (!is_told(config_.output.ledger, counts.lasted_us)) co_return;
+  TimeLedger ledger = record_.times().ledger();
+  if (!config_.one_node()) {
+    const auto whole = onlooker_.whole_ledger ? co_await onlooker_.whole_ledger() : std::nullopt;
+    if (!whole) co_return;
+    ledger = whole->ledger;
+    // Of other nodes' steps and hangs these are not.
+    counts = {
+        .ranks = whole->ranks, .lasted_us = counts.lasted_us, .restarts = counts.restarts, .changes = counts.changes};
+  }
+  std::vector<std::string> lines = ledger_lines(ledger, counts);
+  log_->tell(LogLine{LogLevel::info, lines.front()});
+  lines.erase(lines.begin());
+  say_page(LogLevel::info, std::move(lines));
 }
 
 void JobRecord::report_end(const Finish& action) {

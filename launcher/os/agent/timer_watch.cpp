@@ -47,9 +47,10 @@ void TimerWatch::expired(pid_t pid, std::string scope, int number) {
   }
   for (const pid_t ancestor : ancestry(pid)) early_[ancestor] = TimerExpired{LocalRank{0}, pid, scope, number};
   listener_.record(
-      event::Warning{fmt::format("watchdog: process {}, which no worker answers for, did not come out of '{}' "
-                                 "in time: sent {}",
-                                 pid, scope, signal_text(number))});
+      event::Warning{fmt::format("watchdog: process {}, which no worker answers for, did not come out of its timer's "
+                                 "scope in time: sent {}",
+                                 pid, signal_text(number)),
+                     std::move(scope)});
 }
 
 }  // namespace torchup

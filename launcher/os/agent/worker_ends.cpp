@@ -29,7 +29,7 @@ void WorkerEnds::gone(const WorkerId& worker, int exit_code, WorkerRemains remai
   ended.exit_code = exit_code;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   ended.time_us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
-  if (remains.progress) ended.last_step = remains.progress->step;
+  ended.progress = remains.progress;
   if (remains.hook) ended.raised_at_ns = raised_for_good(remains.hook->raised_at_ns, remains.progress).value_or(0);
   const bool by_hook = remains.hook && remains.hook->recorded;
   at(worker.local_rank) = {ended.time_us, std::move(remains)};

@@ -335,6 +335,7 @@ std::vector<StepSample> WorkerGroup::steps() const {
     sample.rank = worker->id().rank;
     sample.local_rank = worker->id().local_rank;
     sample.progress = worker->progress();
+    sample.opened = worker->opened_page();
     sample.signs = signs_of(sample.local_rank, sample.progress, worker->hook());
   }
   return list;

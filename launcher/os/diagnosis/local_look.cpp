@@ -57,7 +57,7 @@ std::vector<std::string> told_native(const NativeThread& thread) {
 }  // namespace
 
 LocalLook::LocalLook(LookOrder order, Means means)
-    : number_{order.number}, asked_{order.asked}, means_{std::move(means)}, begun_{now()} {
+    : number_{order.number}, asked_{order.asked}, native_{order.native}, means_{std::move(means)}, begun_{now()} {
   for (LookedAt& worker : order.workers) {
     Subject& subject = subjects_.emplace_back();
     subject.process = worker.pid;
@@ -240,13 +240,13 @@ void LocalLook::receive(const std::vector<LookMail::Answer>& answers) {
   }
 }
 
-/// Of a person's look, which is to be fast, programs that are not Python.
+/// Of a person's look, which is to be fast, programs that are not Python, unless he wants all.
 void LocalLook::start_helper() {
   std::vector<StackTarget> targets;
   for (const Subject& subject : subjects_) {
     const WorkerSeen& seen = subject.moments.first;
     if (targets.size() == native_threads_max) break;
-    if (asked_ ? !seen.hook || seen.hook->python == 0 : hides_native_code(seen))
+    if (asked_ ? native_ || !seen.hook || seen.hook->python == 0 : hides_native_code(seen))
       targets.push_back({subject.process, subject.process});
   }
   if (!targets.empty()) helper_.emplace(means_.stack_program, std::move(targets));

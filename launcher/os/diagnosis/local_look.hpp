@@ -74,6 +74,7 @@ class LocalLook {
 
   const std::uint64_t number_;
   const bool asked_;
+  const bool native_;
   Means means_;
   std::vector<Subject> subjects_;
   const TimePoint begun_;

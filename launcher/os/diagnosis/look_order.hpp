@@ -29,6 +29,7 @@ struct LookedAt {
 struct LookOrder {
   std::uint64_t number = 0;       ///< comes back with the result
   bool asked = false;             ///< a person waits: one moment, as fast as it can be
+  bool native = false;            ///< the native stacks too of those of whom Python's are known; where it is asked
   std::vector<LookedAt> workers;  ///< one of each local rank
 };
 
@@ -38,6 +39,9 @@ struct LookTaken {
   std::vector<RankLook> looks;
   std::vector<RankStacks> stacks;
 };
+
+/// For somebody who waits for a look: called once, on the loop.
+using LooksShown = std::function<void(std::vector<RankLook>, std::vector<RankStacks>)>;
 
 /// Of those that have answered.
 struct ArrivalsTaken {

@@ -20,7 +20,7 @@ constexpr Duration print_limit = std::chrono::seconds{2};
 constexpr int unprinted_code = 1;
 
 /// All that the thread needs: nothing of the loop's.
-struct Order {
+struct Comparison {
   MeetingOrder meeting;
   int min_nodes = 1;
   bool as_json = false;
@@ -66,7 +66,7 @@ NodesCompared not_compared(const std::string& problem) {
   return none;
 }
 
-Outcome compare(const Order& order) {
+Outcome compare(const Comparison& order) {
   auto meeting = NodeMeeting::enter(order.meeting);
   if (!meeting) return {not_compared(meeting.error().message())};
   const auto met = (*meeting)->run();
@@ -114,7 +114,7 @@ void NodeComparison::run(const CompareNodes& order) {
   own_.findings = order.findings;
   std::erase_if(own_.findings, is_of_ways);  // of another round
   look_at_clock();
-  Order own{
+  Comparison own{
       {order.placement, own_, config_.preflight.only, gpus_of(config_), config_.rendezvous.local_addr, pair_end_, end_},
       config_.terms.min_nodes,
       config_.preflight.as_json,

@@ -18,6 +18,7 @@
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/text/signals.hpp"
 #include "launcher/os/agent/signal_source.hpp"
+#include "launcher/os/fan_out/front_doors.hpp"
 #include "launcher/os/fan_out/front_output.hpp"
 #include "launcher/os/fan_out/host_process.hpp"
 #include "launcher/os/fan_out/host_watch.hpp"
@@ -52,6 +53,13 @@ class Front {
     LogOptions options = own_log(plan_.job.output.log);
     options.write = [this](const std::string& line) { output_.print(line); };
     log_ = std::make_unique<Log>(std::move(options));
+    if (plan_.hosts.settings.own_coordinator) {
+      doors_.emplace(loop_, coordinator_, plan_.job, guarded_.outer,
+                     DoorWords{[this](std::string why) {
+                                 log_->tell({LogLevel::warning, std::move(why)});
+                               },
+                               log_->sink()});
+    }
     if (plan_.hosts.discovery) {
       watch_.emplace(loop_, *plan_.hosts.discovery,
                      HostWatch::Handlers{[this](std::vector<Host> hosts) {
@@ -66,6 +74,7 @@ class Front {
 
   int run() {
     signals_.start();
+    if (doors_) doors_->open();
     step(fan::Begin{});
     if (watch_) watch_->start();
     loop_.run();
@@ -185,6 +194,7 @@ class Front {
     const bool by_signal = signal_of_shell_code(exit_code_).has_value();
     if (!plan_.job.output.result_file.empty()) co_await write_result();
     co_await output_.finish(by_signal ? std::optional{last_lines_patience} : std::nullopt);
+    if (doors_) doors_->close();
     loop_.stop();
   }
 
@@ -293,6 +303,7 @@ class Front {
   FrontOutput output_;
   std::unique_ptr<Log> log_;
   Coordinator coordinator_;
+  std::optional<FrontDoors> doors_;
   AgentSessions sessions_;
   Timer timer_;
   SignalSource signals_;

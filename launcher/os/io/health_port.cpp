@@ -1,29 +1,38 @@
 #include "launcher/os/io/health_port.hpp"
 
-#include <sys/socket.h>
-
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <deque>
 #include <utility>
 
-#include "rendezvous/net/daemon/http.hpp"
 #include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/ops/http_port.hpp"
 
 namespace torchup {
 namespace {
 
 constexpr auto silent_peer_max = std::chrono::seconds{10};
-/// How long a peer waits where it cannot be accepted: there is no descriptor for it, and it stays there to be accepted.
-constexpr auto accept_pause = std::chrono::milliseconds{100};
 
-HttpOptions options_of(HealthPages pages) {
-  HttpOptions options;
-  options.pages.emplace("/", HttpOptions::Page{"application/json", std::move(pages.status)});
-  options.pages.emplace("/healthz", probe_page([] { return "ok"; }));
-  options.pages.emplace("/readyz", probe_page(std::move(pages.readiness)));
-  return options;
+std::shared_ptr<HttpDoor> own_door() {
+  auto door = std::make_shared<HttpDoor>();
+  door->access.host_names = own_names();
+  return door;
+}
+
+OpsAnswer probed(const std::string& word) {
+  return {.status = word == "ok" ? 200 : 503, .content_type = text_content, .body = word + "\n"};
+}
+
+OpsAnswer answer(const HealthPages& pages, const OpsCall& call) {
+  switch (call.route) {
+    case OpsRoute::healthz:
+      return probed("ok");
+    case OpsRoute::readyz:
+      return probed(pages.readiness());
+    case OpsRoute::page:
+      if (call.caller.right == Right::none) return answer_of({403, "forbidden", "Only this machine is told more", ""});
+      return {.body = pages.status()};
+    default:
+      return answer_of({404, "no_such_route", "Here are /healthz, /readyz and /", ""});
+  }
 }
 
 }  // namespace
@@ -31,42 +40,19 @@ HttpOptions options_of(HealthPages pages) {
 class HealthPort::Impl {
  public:
   Impl(boost::asio::io_context& loop, Listeners listeners, HealthPages pages)
-      : http_{loop, options_of(std::move(pages))}, port_{listeners.port} {
-    for (UniqueFd& socket : listeners.sockets) doors_.emplace_back(loop, socket.release());
-    for (Door& door : doors_) wait_at(door);
-  }
+      : pages_{std::move(pages)}, port_{listeners.port}, server_{loop,
+                                                                 [this](const OpsCall& call, HttpServer::Reply reply) {
+                                                                   reply(answer(pages_, call));
+                                                                 }},
+        door_{loop, server_, std::move(listeners.sockets), own_door()} {}
 
   [[nodiscard]] Port port() const { return port_; }
 
  private:
-  using Descriptor = boost::asio::posix::stream_descriptor;
-
-  struct Door {
-    Door(boost::asio::io_context& loop, int fd) : socket{loop, fd}, pause{loop} {}
-    Descriptor socket;
-    boost::asio::steady_timer pause;
-  };
-
-  void wait_at(Door& door) {
-    door.socket.async_wait(Descriptor::wait_read, [this, &door](boost::system::error_code error) {
-      if (error) return;
-      UniqueFd peer{::accept4(door.socket.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
-      if (!peer) return wait_later(door);
-      http_.serve(std::move(peer));
-      wait_at(door);
-    });
-  }
-
-  void wait_later(Door& door) {
-    door.pause.expires_after(accept_pause);
-    door.pause.async_wait([this, &door](boost::system::error_code error) {
-      if (!error) wait_at(door);
-    });
-  }
-
-  HttpService http_;
+  HealthPages pages_;
   Port port_;
-  std::deque<Door> doors_;
+  HttpServer server_;
+  HttpPort door_;
 };
 
 HealthPort::HealthPort(std::unique_ptr<Impl> impl) : impl_{std::move(impl)} {}

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
@@ -15,6 +14,7 @@
 #include <optional>
 
 #include "launcher/os/io/boost_process.hpp"
+#include "launcher/os/io/fresh_process.hpp"
 #include "rendezvous/net/io/asio.hpp"
 
 namespace torchup {
@@ -25,25 +25,6 @@ using HelperProcess = bp::basic_process<asio::io_context::executor_type>;
 
 /// How long a killed helper may take to go.
 constexpr Duration helper_kill_limit = std::chrono::seconds{1};
-
-/// Boost.Process's hook between fork and exec: a group of its own, an end with us, and none of our signal handling.
-struct FreshProcess {
-  pid_t parent = ::getpid();
-
-  boost::system::error_code on_exec_setup(bp::posix::default_launcher&, const std::filesystem::path&,
-                                          const char* const*&) const {
-    ::setpgid(0, 0);
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(127);  // it died before it could take us along
-    struct sigaction by_default {};
-    by_default.sa_handler = SIG_DFL;
-    for (int number = 1; number < NSIG; ++number) ::sigaction(number, &by_default, nullptr);
-    sigset_t none;
-    ::sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    return {};
-  }
-};
 
 /// One helper, from its start to its end, on a loop that nobody else uses.
 class Asking {

@@ -110,13 +110,17 @@ std::vector<pid_t> descendants_of(pid_t root, std::span<const pid_t> but) {
 std::vector<pid_t> left_behind_by(std::span<const Forebear> forebears) {
   std::vector<pid_t> found;
   if (forebears.empty()) return found;
+  const auto has_variable = [](const Forebear& each) { return !each.variable.empty(); };
+  const bool looks_at_variables = std::ranges::any_of(forebears, has_variable);
   for (const pid_t pid : own_children()) {
     const char state = state_letter(pid);
     if (state == 'Z' || state == 'X' || state == '?') continue;
     const pid_t session = ::getsid(pid);
-    const std::string environment = '\0' + read_text(fmt::format("/proc/{}/environ", pid));
+    std::string environment;
+    if (looks_at_variables) environment = '\0' + read_text(fmt::format("/proc/{}/environ", pid));
     const bool theirs = std::ranges::any_of(forebears, [&](const Forebear& each) {
-      return each.pid == session || environment.find('\0' + each.variable + '\0') != std::string::npos;
+      return each.pid == session ||
+             (!each.variable.empty() && environment.find('\0' + each.variable + '\0') != std::string::npos);
     });
     if (theirs) found.push_back(pid);
   }

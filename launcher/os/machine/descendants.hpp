@@ -25,7 +25,7 @@ void become_subreaper();
 /// A process that lives on, and a variable that only it and what it starts have.
 struct Forebear {
   pid_t pid = 0;
-  std::string variable;  ///< "NAME=value"
+  std::string variable = {};  ///< "NAME=value"; empty: there is none
 };
 
 /// Children of this process that came to it from one of these: they lost their parent, and are still in the forebear's

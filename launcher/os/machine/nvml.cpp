@@ -15,7 +15,6 @@
 #include <span>
 #include <utility>
 
-#include "launcher/core/diagnosis/preflight.hpp"
 #include "launcher/core/machine/gpu_text.hpp"
 #include "launcher/os/io/read_text.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
@@ -158,9 +157,8 @@ void look_at(const Nvml& nvml, DeviceHandle gpu, GpuFacts& facts) {
   if (MemoryInfo memory{}; nvml.get_memory && nvml.get_memory(gpu, &memory) == success) {
     facts.memory_bytes = as_signed(memory.total);
     facts.free_bytes = as_signed(memory.free);
-    if (static_cast<double>(memory.free) < gpu_free_share_least * static_cast<double>(memory.total))
-      facts.holders = holders_of(nvml, gpu);
   }
+  facts.holders = holders_of(nvml, gpu);
   unsigned corrected = 0, not_corrected = 0, pending = 0, failed = 0;
   if (nvml.get_remapped && nvml.get_remapped(gpu, &corrected, &not_corrected, &pending, &failed) == success)
     facts.remap_pending = pending != 0;

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "launcher/os/io/pty.hpp"
+#include "launcher/os/output/terminal.hpp"
 #include "launcher/os/output/worker_output.hpp"
 
 namespace torchup {
@@ -23,12 +23,6 @@ constexpr OutputTail::Stream kinds[] = {OutputTail::Stream::out, OutputTail::Str
 
 const char* name_of(OutputTail::Stream kind) { return kind == OutputTail::Stream::out ? "stdout" : "stderr"; }
 std::size_t index_of(OutputTail::Stream kind) { return kind == OutputTail::Stream::out ? 0 : 1; }
-
-bool colours_wanted() {
-  const char* no_colour = std::getenv("NO_COLOR");
-  const char* terminal = std::getenv("TERM");
-  return (no_colour == nullptr || *no_colour == '\0') && terminal != nullptr && std::string_view{terminal} != "dumb";
-}
 
 }  // namespace
 
@@ -186,6 +180,9 @@ std::vector<std::string> AttemptOutput::tail(LocalRank local_rank) const {
 }
 std::vector<std::string> AttemptOutput::recent_lines(LocalRank local_rank) const {
   return worker(local_rank).memory->tail.all_lines();
+}
+OutputTail::Kept AttemptOutput::kept(LocalRank local_rank, OutputTail::Stream stream) const {
+  return worker(local_rank).memory->tail.of(stream);
 }
 TimePoint AttemptOutput::last_output(LocalRank local_rank) const { return worker(local_rank).memory->last_output; }
 

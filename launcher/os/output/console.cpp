@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "launcher/os/output/terminal.hpp"
+
 namespace torchup {
 namespace {
 
@@ -23,10 +25,11 @@ Console::Console(asio::io_context& loop, std::string name, int fd, Hooks hooks)
                   hooks_.tell(event::ConsoleLost{name_, reason, told_});
                 });
               }},
-      turn_timer_{loop} {}
+      turn_timer_{loop}, status_timer_{loop} {}
 
 void Console::flush() {
   if (batch_.empty()) return expect_turn();
+  if (screen_ != nullptr && !screen_->made_way(batch_, [this] { flush(); })) return;
   if (is_terminal()) {
     if (writer_.queued_bytes() > terminal_bytes_max) {
       dropped_ += batch_.size();
@@ -41,7 +44,13 @@ void Console::flush() {
       hooks_.tell(event::ConsoleLost{name_, "the terminal does not keep up", told_});
     }
   }
-  writer_.write(std::exchange(batch_, {}));
+  std::string bytes = std::exchange(batch_, {});
+  if (status_) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    bytes = status_->line.before(std::move(bytes), now);
+    expect_status(now);
+  }
+  writer_.write(std::move(bytes));
   if (!is_terminal() && !full_ && writer_.queued_bytes() > queue_bytes_max) {
     full_ = true;
     writer_.when_at_most(queue_bytes_max / 2, [this, post = post_] {
@@ -70,6 +79,63 @@ void Console::expect_turn() {
     flush();
     hooks_.has_room();
   });
+}
+
+void Console::show_status(pid_t launcher, std::function<std::string(TimePoint)> text) {
+  const TimePoint now = std::chrono::steady_clock::now();
+  status_.emplace(Status{StatusLine{colours_wanted(), now}, launcher, std::move(text)});
+  expect_status(now);
+}
+
+void Console::erase_status() {
+  if (status_) writer_.write(status_->line.erase());
+}
+
+void Console::end_status() {
+  erase_status();
+  status_.reset();
+  status_timer_.cancel();
+}
+
+/// True: these bytes, of another stream that is seen here, may be written now. Else `then` is called when they may. A
+/// screen that stands still holds up no more than a queue.
+bool Console::made_way(std::string_view bytes, std::function<void()> then) {
+  if (!status_) return true;
+  const TimePoint now = std::chrono::steady_clock::now();
+  std::string erasure = status_->line.make_way(bytes, now);
+  expect_status(now);
+  if (!erasure.empty()) {
+    erasing_ = true;
+    writer_.write(std::move(erasure));
+    writer_.when_at_most(0, [this, post = post_, then = std::move(then)] {
+      post([this, then] {
+        erasing_ = false;
+        then();
+      });
+    });
+  }
+  return !erasing_ || bytes.size() > queue_bytes_max;
+}
+
+void Console::expect_status(TimePoint not_before) {
+  const auto due = status_->line.deadline();
+  if (status_->expected || !due) return;
+  status_->expected = true;
+  status_timer_.expires_at(std::max(*due, not_before));
+  status_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || !status_) return;
+    status_->expected = false;
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (const auto still = status_->line.deadline(); still && *still <= now) draw_status(now);
+    expect_status(now + status_interval);
+  });
+}
+
+/// Not where others' bytes are on their way still, nor on a terminal that is somebody else's now.
+void Console::draw_status(TimePoint now) {
+  if (writer_.queued_bytes() != 0 || !may_draw(status_->launcher, fd_)) return;
+  const std::string text = status_->text(now);
+  writer_.write(status_->line.draw(cut_to_columns(text, terminal_columns(fd_)), now));
 }
 
 Task<bool> Console::written(std::optional<Duration> limit) {

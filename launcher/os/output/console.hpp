@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -8,6 +10,7 @@
 
 #include "launcher/core/agent/console_turns.hpp"
 #include "launcher/core/record/launch_event.hpp"
+#include "launcher/core/text/status_line.hpp"
 #include "launcher/os/io/loop_post.hpp"
 #include "launcher/os/io/loop_wait.hpp"
 #include "rendezvous/net/io/asio.hpp"
@@ -49,6 +52,17 @@ class Console {
   /// Gives the batch to the writer, and sees to half lines.
   void flush();
 
+  /// From now on `text`, cut to the terminal's width, stands at its bottom while nobody writes (core/text/status_line).
+  /// It is asked for each second; empty: there is no such line. Only where this is a terminal, and while it is ours:
+  /// `launcher` is the process that the terminal knows.
+  void show_status(pid_t launcher, std::function<std::string(TimePoint)> text);
+  /// What is written here may be seen on `screen` too, by whoever reads it (a pipe to tee): its line is gone before.
+  void seen_on(Console& screen) { screen_ = &screen; }
+  /// Takes the line away, until the next time.
+  void erase_status();
+  /// And for good: no wait for it keeps the loop from its end.
+  void end_status();
+
   /// Waits until everything is written, at most until `limit` (nothing: as long as it takes) or `hurry`. True: it is.
   Task<bool> written(std::optional<Duration> limit);
   /// Ends the waiting now.
@@ -61,7 +75,16 @@ class Console {
   std::uint64_t tell_losses(bool given_up);
 
  private:
+  struct Status {
+    StatusLine line;
+    pid_t launcher;
+    std::function<std::string(TimePoint)> text;
+    bool expected = false;  ///< the timer runs
+  };
   void expect_turn();
+  void expect_status(TimePoint not_before);
+  void draw_status(TimePoint now);
+  [[nodiscard]] bool made_way(std::string_view bytes, std::function<void()> then);
 
   asio::io_context& loop_;
   LoopPost post_;
@@ -73,6 +96,10 @@ class Console {
   std::string batch_;  ///< of this turn of the loop
   Timer turn_timer_;
   bool turn_expected_ = false;
+  std::optional<Status> status_;
+  Timer status_timer_;
+  bool erasing_ = false;       ///< the line is on its way out, and somebody waits for that
+  Console* screen_ = nullptr;  ///< seen_on
   bool full_ = false;
   std::shared_ptr<LoopWait<bool>> waiting_;  ///< of `written`
   std::uint64_t dropped_ = 0;                ///< bytes of a terminal that did not keep up

@@ -1,15 +1,23 @@
 #include "launcher/os/output/worker_output.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "launcher/core/text/text.hpp"
+#include "launcher/os/output/terminal.hpp"
 
 namespace torchup {
 namespace {
+
+/// A pipe leads to whoever, and a terminal may have another name.
+bool may_be_seen_elsewhere(int fd) {
+  struct stat file {};
+  return ::fstat(fd, &file) == 0 && (S_ISFIFO(file.st_mode) || S_ISSOCK(file.st_mode) || ::isatty(fd) == 1);
+}
 
 /// On the disk thread. Errors: the system's, with the path.
 Result<RunDirectory> make_all(const RunDirectory& run, const std::vector<std::string>& folders,
@@ -136,6 +144,14 @@ Result<std::array<UniqueFd, 2>> Output::helper_streams(const std::string& prefix
   return theirs;
 }
 
+void Output::end_helpers() {
+  for (const auto& stream : helper_streams_) {
+    if (!stream->is_open()) continue;
+    stream->read_rest();
+    stream->close();
+  }
+}
+
 LogFile::Listener Output::log_listener() {
   return [this](const LogFile::Failure& failure) { tell_log_loss(failure.path, failure.reason, failure.bytes_lost); };
 }
@@ -168,9 +184,19 @@ Task<LastWords> Output::read_last_words(std::string path, Duration limit) {
 
 // ---- Consoles.
 
-void Output::print(const std::string& text) {
-  err().turns().own(printable_lines(text), err().batch());
+void Output::print(const std::string& text) { print_coloured(printable_lines(text)); }
+
+void Output::print_coloured(const std::string& text) {
+  err().turns().own(text, err().batch());
   err().flush();
+}
+
+bool Output::shows_colours() { return err().is_terminal() && colours_wanted(); }
+
+void Output::show_status(pid_t launcher, std::function<std::string(TimePoint)> text) {
+  if (!err().is_terminal() || is_dumb_terminal() || !plan_.capture) return;
+  if (separate_err_ && may_be_seen_elsewhere(STDOUT_FILENO)) out_.seen_on(err());
+  err().show_status(launcher, std::move(text));
 }
 
 void Output::window_changed() { reader_.window_changed(); }
@@ -212,6 +238,7 @@ Task<OutputLoss> Output::settle(Duration limit) {
 }
 
 Task<OutputLoss> Output::finish(Duration limit, Patience patience) {
+  end_status();
   if (plan_.has_files() && plan_.log_dir.empty()) co_await await_run_directory();
   if (!run_.temporary.empty()) disk_.call([run = run_] { remove_temporary(run); });
   const TimePoint deadline = std::chrono::steady_clock::now() + limit;

@@ -86,6 +86,9 @@ class AttemptOutput {
   /// All lines of this worker that are remembered: at most 16 KiB.
   [[nodiscard]] std::vector<std::string> recent_lines(LocalRank local_rank) const;
 
+  /// What is remembered of one of its streams, as OutputTail has it.
+  [[nodiscard]] OutputTail::Kept kept(LocalRank local_rank, OutputTail::Stream stream) const;
+
   /// When this worker last wrote anything; the start of the attempt if never.
   [[nodiscard]] TimePoint last_output(LocalRank local_rank) const;
 
@@ -156,10 +159,22 @@ class Output {
   /// What becomes descriptors 1 and 2 of a helper of ours: its lines go to our own stdout and stderr, with `prefix`.
   /// Errors: the system's.
   [[nodiscard]] Result<std::array<UniqueFd, 2>> helper_streams(const std::string& prefix);
+  /// No helper says anything any more: what they have said by now is shown.
+  void end_helpers();
 
   /// Text of the launcher itself for stderr, whole, in order with the workers' lines. Never blocks. Parts of it come
   /// from other nodes and from workers: what could steer a terminal is shown as `\x1b`.
   void print(const std::string& text);
+  /// The same of text that is printable but for colours of ours.
+  void print_coloured(const std::string& text);
+  /// Whether they are seen: stderr is a terminal, and somebody wants them there.
+  [[nodiscard]] bool shows_colours();
+
+  /// Console::show_status of stderr, where it is a terminal and all that is written there passes here: no worker has
+  /// our own descriptors.
+  void show_status(pid_t launcher, std::function<std::string(TimePoint)> text);
+  void erase_status() { err().erase_status(); }
+  void end_status() { err().end_status(); }
 
   /// Appends whole lines to a file of ours (events), on a thread of its own. Never blocks. An open failure, a full
   /// disk, or a reader so slow that more than appended_bytes_max wait reaches the listener.

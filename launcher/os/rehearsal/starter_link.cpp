@@ -13,7 +13,7 @@
 namespace torchup {
 namespace {
 
-constexpr std::size_t told_bytes_max = 60;
+constexpr std::size_t told_node_bytes_max = 60;
 
 bool is_pipe(int fd) {
   struct stat status {};
@@ -36,8 +36,9 @@ Result<std::optional<RehearsedNode>> rehearsed_node(const StarterLink& found) {
   auto node = parse_rehearsed_node(found.node);
   if (node && found.has_pipe) return std::optional{*std::move(node)};
   const std::string why = node ? "no starter listens on descriptor 3" : node.error().message();
-  return fail(errc::bad_value, fmt::format("{}='{}': {} (only --rehearse-nodes sets it: unset it)",
-                                           rehearsed_node_variable, printable_start(found.node, told_bytes_max), why));
+  return fail(errc::bad_value,
+              fmt::format("{}='{}': {} (only --rehearse-nodes sets it: unset it)", rehearsed_node_variable,
+                          printable_start(found.node, told_node_bytes_max), why));
 }
 
 void tell_starter(const RehearsalReport& report) {

@@ -27,6 +27,8 @@ UniqueFd Worker::page() const { return UniqueFd{page_ ? ::fcntl(page_->fd(), F_D
 
 std::optional<WorkerProgress> Worker::progress() const { return page_ ? page_->read(pid()) : std::nullopt; }
 
+bool Worker::opened_page() const { return page_ && page_->is_open(pid()); }
+
 std::optional<HookPage> Worker::hook() const { return page_ ? page_->hook() : std::nullopt; }
 
 WorkerRemains Worker::remains(int exit_code) const {
@@ -46,7 +48,7 @@ void Worker::abort() const {
 
 void Worker::drain(int number, bool insist) {
   if (page_) page_->request_drain();
-  if ((page_ && page_->is_open(pid())) || drain_signalled_) return;
+  if (number == 0 || opened_page() || drain_signalled_) return;
   if (!insist && !catches_signal(pid(), number)) return;
   drain_signalled_ = true;
   static_cast<void>(signal(number));

@@ -34,6 +34,8 @@ class Worker {
   bool say(const AgentWord& word) { return channel_.say(word); }
   /// What its page says now.
   [[nodiscard]] std::optional<WorkerProgress> progress() const;
+  /// Whether it has opened the page, to tell of steps.
+  [[nodiscard]] bool opened_page() const;
   /// What the hook in it says now.
   [[nodiscard]] std::optional<HookPage> hook() const;
   /// Once it has ended.

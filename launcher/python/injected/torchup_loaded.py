@@ -4,7 +4,7 @@ ends of steps, and the beginning of process groups."""
 import atexit
 import sys
 
-from torchup_worker import AT_NEWEST, monotonic_ns
+from torchup_worker import AT_FIRST, AT_NEWEST, monotonic_ns
 
 worker = sys.modules["torchup_worker"]
 AT_BEATS, BEAT = 8, 8  # in numbers of eight bytes
@@ -75,11 +75,13 @@ class Steps:
 
     def beat(self, step):
         """The program says that this step has ended."""
+        first = not self.by_program
         self.begin()
         if self.numbers is not None:
-            self.write(step)
+            self.write(step, first)
 
-    def write(self, step):
+    def write(self, step, first=False):
+        """`first`: of this count."""
         # Two slots, so that one of them is whole at any instant.
         numbers, now = self.numbers, monotonic_ns()
         self.count = count = self.count + 1
@@ -89,6 +91,8 @@ class Steps:
         numbers[slot + 2] = now
         numbers[slot + 3] = now - self.last if self.last else 0
         numbers[slot + 4] = 0
+        if first or count == 1:
+            numbers[AT_FIRST], numbers[AT_FIRST + 1] = step, now
         numbers[slot] = numbers[AT_NEWEST] = count
         self.last = now
 

@@ -35,7 +35,7 @@ _imp._fix_co_filename(sys._getframe().f_code, OWN_FILE % __name__)
 PAGE_BYTES, SHEET_BYTES, ANSWER_BYTES = 4096, 262144, 262144
 MAGIC = 0x31474150505554
 # Offsets in numbers of eight bytes.
-AT_MAGIC, AT_PID, AT_NEWEST, AT_SIGNAL, AT_PYTHON, AT_ENDING = 0, 1, 2, 32, 37, 39
+AT_MAGIC, AT_PID, AT_NEWEST, AT_FIRST, AT_SIGNAL, AT_PYTHON, AT_ENDING = 0, 1, 2, 4, 32, 37, 39
 SEALS = 1 | 2 | 4  # SEAL, SHRINK, GROW: a page that is not sealed could be cut under us
 GET_SEALS = 1034
 HIGH = 1000

@@ -16,7 +16,7 @@ VARIABLE = "TORCHUP_WORKER_PAGE"
 _BYTES = 4096
 _MAGIC = 0x31474150505554
 # Offsets in numbers of eight bytes.
-_AT_MAGIC, _AT_PID, _AT_NEWEST, _AT_BEATS, _BEAT = 0, 1, 2, 8, 8
+_AT_MAGIC, _AT_PID, _AT_NEWEST, _AT_FIRST, _AT_BEATS, _BEAT = 0, 1, 2, 4, 8, 8
 _NUMBER, _STEP, _TIME, _TOOK, _WAITED = range(5)
 _AT_PYTHON = 37  # who writes it hears no word of the agent's there
 _F_GET_SEALS = 1034
@@ -47,6 +47,8 @@ class Page:
         numbers[slot + _TIME] = now
         numbers[slot + _TOOK] = now - self._last if self._last else 0
         numbers[slot + _WAITED] = 0
+        if self._beats == 1:
+            numbers[_AT_FIRST], numbers[_AT_FIRST + 1] = step, now
         numbers[slot + _NUMBER] = self._beats
         numbers[_AT_NEWEST] = self._beats
         self._last = now

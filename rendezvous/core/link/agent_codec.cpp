@@ -7,10 +7,10 @@ namespace torchup {
 namespace {
 
 /// Type numbers, in the order of the variants' alternatives. Never change one; add at the end.
-constexpr std::array<std::uint8_t, std::variant_size_v<AgentFrame>> agent_types{1,  2,  3,  16, 17, 18,
-                                                                                19, 20, 21, 22, 23, 24};
-constexpr std::array<std::uint8_t, std::variant_size_v<CoordinatorFrame>> coordinator_types{65, 66, 67, 68, 80, 81,
-                                                                                            82, 83, 84, 85, 86};
+constexpr std::array<std::uint8_t, std::variant_size_v<AgentFrame>> agent_types{1,  2,  3,  16, 17, 18, 19, 20,
+                                                                                21, 22, 23, 24, 25, 26, 27};
+constexpr std::array<std::uint8_t, std::variant_size_v<CoordinatorFrame>> coordinator_types{65, 66, 67, 68, 80, 81, 82,
+                                                                                            83, 84, 85, 86, 87, 88};
 
 /// Where later types will stand. A frame of a type beyond is no agent's, one within is one that we do not know yet.
 constexpr std::uint8_t agent_type_last = 63, coordinator_type_first = 64, coordinator_type_last = 127;

@@ -52,6 +52,7 @@ struct Proof {
 struct KeepAlive {
   std::uint64_t number = 0;
   std::optional<ProgressReport> report = {};  ///< the newest, while a round runs
+  std::optional<NodeReport> node = {};        ///< the newest, now and then
   friend bool operator==(const KeepAlive&, const KeepAlive&) = default;
 };
 
@@ -83,9 +84,9 @@ struct Refused {
 };
 
 using AgentFrame = std::variant<Hello, Proof, KeepAlive, Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave,
-                                Resume, Examined, AskLook, Arrivals>;
+                                Resume, Examined, AskLook, Arrivals, NodeEvent, Ask, Answer>;
 using CoordinatorFrame = std::variant<Challenge, Welcome, KeepAliveAnswer, Refused, HostStore, Placed, StopWorkers, End,
-                                      Waiting, Examine, HangTold>;
+                                      Waiting, Examine, HangTold, Ask, Answer>;
 
 [[nodiscard]] std::string encode(const AgentFrame& frame);
 [[nodiscard]] std::string encode(const CoordinatorFrame& frame);

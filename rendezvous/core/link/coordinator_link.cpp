@@ -104,7 +104,23 @@ void CoordinatorLink::say(const AskLook& ask, TimePoint) {
   if (runs()) write(ask);
 }
 
+/// Who speaks for nobody asks for nothing, and nobody hears of it.
+void CoordinatorLink::say(const NodeEvent& event, TimePoint now) {
+  if (!is_member()) return events_.lose();
+  if (auto told = events_.admit(event.line, now)) write(*std::move(told));
+}
+
+void CoordinatorLink::say(const Ask& ask, TimePoint) {
+  if (is_member()) write(ask);
+}
+
+void CoordinatorLink::say(const Answer& answer, TimePoint) {
+  if (asked_.erase(answer.number) > 0) write(answer);
+}
+
 void CoordinatorLink::on(const link::Report& event, TimePoint) { report_ = event.progress; }
+
+void CoordinatorLink::on(const link::ReportNode& event, TimePoint) { node_report_.set(event.node); }
 
 /// Workers of ours are in a round that nobody has told us to stop.
 bool CoordinatorLink::runs() const { return standing_.placement && standing_.stage != Resume::Stage::stopping; }
@@ -200,7 +216,10 @@ Duration CoordinatorLink::kernel_patience() const { return lease() + std::chrono
 Duration CoordinatorLink::doubt_after() const { return std::min<Duration>(std::chrono::seconds{1}, lease() / 3); }
 
 void CoordinatorLink::keep_alive(TimePoint now) {
-  write(KeepAlive{++keep_alive_number_, runs() ? report_ : std::nullopt});
+  const auto& place = standing_.placement ? standing_.placement : former_;
+  const int nodes = place ? place->group_world_size : 1;
+  write(KeepAlive{++keep_alive_number_, runs() ? report_ : std::nullopt,
+                  is_member() ? node_report_.take(nodes, now) : std::nullopt});
   unanswered_.push_back({keep_alive_number_, now, awake_});
   keep_alive_at_ = now + std::min<Duration>(std::chrono::seconds{1}, lease() / 5);
 }

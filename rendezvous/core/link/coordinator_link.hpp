@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -14,6 +15,7 @@
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/link/clock_offset.hpp"
 #include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/link/operations_pacing.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 
 namespace torchup {
@@ -44,6 +46,10 @@ struct Say {
 struct Report {
   ProgressReport progress = {};
 };
+/// What the node's workers do; the newest goes with a keep-alive now and then (ReportPacing).
+struct ReportNode {
+  NodeReport node = {};
+};
 /// The connection stands. `nonce` was never used before.
 struct Dialled {
   LineId line;
@@ -71,7 +77,7 @@ struct Closed {
 struct Finish {};
 /// Nothing happened but time.
 struct Wake {};
-using Event = std::variant<Say, Report, Dialled, DialFailed, Heard, Garbled, Closed, Finish, Wake>;
+using Event = std::variant<Say, Report, ReportNode, Dialled, DialFailed, Heard, Garbled, Closed, Finish, Wake>;
 
 // Actions.
 
@@ -187,6 +193,9 @@ class CoordinatorLink {
   /// another.
   [[nodiscard]] int incarnation() const { return incarnation_; }
 
+  /// Whether a question would be heard now: this node is a member, and the way is not known to be cut.
+  [[nodiscard]] bool reaches() const { return is_member(); }
+
   /// How far the coordinator's monotonic clock is ahead of ours; nothing before a keep-alive was answered with it on
   /// the line in use, and since this machine was suspended.
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return clock_.estimate(); }
@@ -221,6 +230,7 @@ class CoordinatorLink {
 
   void on(const link::Say& event, TimePoint now);
   void on(const link::Report& event, TimePoint now);
+  void on(const link::ReportNode& event, TimePoint now);
   void on(const link::Dialled& event, TimePoint now);
   void on(const link::DialFailed& event, TimePoint now);
   void on(const link::Heard& event, TimePoint now);
@@ -238,6 +248,9 @@ class CoordinatorLink {
   void say(const Examined& examined, TimePoint now);
   void say(const AskLook& ask, TimePoint now);
   void say(const Arrivals& arrivals, TimePoint now);
+  void say(const NodeEvent& event, TimePoint now);
+  void say(const Ask& ask, TimePoint now);
+  void say(const Answer& answer, TimePoint now);
   void write(AgentFrame frame);
 
   // What a line says that is not welcome yet.
@@ -264,6 +277,8 @@ class CoordinatorLink {
   void hear(const Waiting& waiting, TimePoint now);
   void hear(const Examine& examine, TimePoint now);
   void hear(const HangTold& told, TimePoint now);
+  void hear(const Ask& ask, TimePoint now);
+  void hear(const Answer& answer, TimePoint now);
 
   void due(TimePoint now);
   void slept(Duration gap, TimePoint now);
@@ -285,6 +300,7 @@ class CoordinatorLink {
   [[nodiscard]] std::string place() const;
   void conclude(LinkEvent last);
   [[nodiscard]] bool runs() const;
+  [[nodiscard]] bool is_member() const { return line_ && standing_.join && standing_.told && !ending_; }
   [[nodiscard]] std::optional<TimePoint> fence_at() const;
   [[nodiscard]] std::optional<TimePoint> dial_at() const;
   [[nodiscard]] Duration lease() const;
@@ -305,6 +321,7 @@ class CoordinatorLink {
 
   Standing standing_;
   std::optional<Leave> leave_;
+  std::optional<Leave> void_leave_;  ///< said on this line, and not meant any more
   std::optional<TimePoint> leave_until_;
   std::optional<Placement> former_;
   int incarnation_ = 0;
@@ -339,8 +356,11 @@ class CoordinatorLink {
   std::optional<ProgressReport> report_;   ///< of the round that runs
   std::optional<std::uint64_t> examined_;  ///< Examine that came by the line in use and is not answered
   bool arrivals_asked_ = false;            ///< the same of arrivals
-  TimePoint awake_{};                      ///< of the step that is being taken
-  Duration suspended_{0};                  ///< in all, when clock_ was added to last
+  ReportPacing node_report_;
+  EventAllowance events_;
+  std::set<std::uint64_t> asked_;  ///< numbers of what came by the line in use and is not answered
+  TimePoint awake_{};              ///< of the step that is being taken
+  Duration suspended_{0};          ///< in all, when clock_ was added to last
   ClockOffset clock_;
   ClockOffset day_;
 };

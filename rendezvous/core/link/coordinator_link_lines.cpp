@@ -160,6 +160,9 @@ void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   keep_alive_at_ = now;
   unanswered_.clear();
   forget_questions();
+  asked_.clear();
+  node_report_.begin_anew();
+  void_leave_.reset();
   clock_ = day_ = {};  // it may be another machine's
   restate();
   if (former) act(link::Close{*former});
@@ -264,11 +267,17 @@ void CoordinatorLink::hear(const StopWorkers& stop, TimePoint) {
   if (!placement || placement->round != stop.round || standing_.stage == Resume::Stage::stopping) return;
   count_stop(stop.cause);
   standing_.stage = Resume::Stage::stopping;
+  if (leave_ && is_void(*leave_, stop)) {
+    void_leave_ = std::exchange(leave_, {});
+    leave_until_.reset();
+  }
   tell(stop);
 }
 
 /// Once; and once more where somebody has no time any more.
 void CoordinatorLink::hear(const End& end, TimePoint) {
+  // To whom this node is none of the job's grants it a word that was void when it was heard.
+  if (void_leave_ && end.verdict == verdict_of(*void_leave_)) return void_leave_.reset();
   if (ending_ && (kill_told_ || !end.verdict.kill_now)) return;
   kill_told_ = end.verdict.kill_now;
   hang_up_attempt();
@@ -291,6 +300,20 @@ void CoordinatorLink::hear(const Examine& examine, TimePoint) {
 
 void CoordinatorLink::hear(const HangTold& told, TimePoint) {
   if (runs() && !ending_) tell(told);
+}
+
+void CoordinatorLink::hear(const Ask& ask, TimePoint) {
+  if (!is_member()) return;
+  if (asked_.size() >= open_questions_max) {
+    return write(Answer{.number = ask.number, .status = 503, .type = "text/plain", .body = "too many questions"});
+  }
+  asked_.insert(ask.number);
+  tell(ask);
+}
+
+/// An order that ends the job is answered behind its End.
+void CoordinatorLink::hear(const Answer& answer, TimePoint) {
+  if (standing_.told) tell(answer);
 }
 
 void CoordinatorLink::forget_questions() {

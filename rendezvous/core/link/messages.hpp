@@ -12,6 +12,7 @@
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/hang_terms.hpp"
+#include "rendezvous/core/link/operations_messages.hpp"
 
 /// What agents and the coordinator say to each other, as values. The bytes are in agent_codec, the rules in rendezvous.
 ///
@@ -23,7 +24,7 @@
 ///
 /// Beside the round, while it runs, the coordinator may ask what workers do and tell what it has found: Examine,
 /// answered by Examined or Arrivals, and HangTold. Nobody starts, stops or waits for that; what of it gets lost is not
-/// said again.
+/// said again. The same is true of what those hear who look at the job and steer it (operations_messages).
 ///
 /// Every agent's life in a job ends with End or with LinkLost (agent_link). Keep-alives, reconnection and proof of the
 /// token are the link's own frames and stand in agent_codec.
@@ -114,6 +115,7 @@ struct Verdict {
   bool kill_now = false;  ///< no grace: the user asked twice
   bool time_ends = false;     ///< the job's time ends: who works is to be asked to save and stop
   std::string reporter = {};  ///< host that tells of the end and writes what is the whole job's; empty: nobody said
+  bool save = false;  ///< with stop signal 0: workers that have ended a step are asked to save their state first
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
@@ -205,6 +207,7 @@ struct Leave {
   int stop_signal = 15;                      ///< as in Verdict
   bool kill_now = false;                     ///< as in Verdict
   bool time_ends = false;                    ///< as in Verdict
+  bool saved = false;                        ///< a worker of the round has saved its state and ended by itself
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 /// What a leave asks for: the verdict of its node alone, or of the job.
@@ -232,8 +235,8 @@ struct Arrivals {
   std::string part = {};  ///< diagnosis_part_bytes_max at most
   friend bool operator==(const Arrivals&, const Arrivals&) = default;
 };
-using AgentMessage =
-    std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave, Examined, AskLook, Arrivals>;
+using AgentMessage = std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave, Examined, AskLook, Arrivals,
+                                  NodeEvent, Ask, Answer>;
 
 /// Where an agent stands, restated by its link on a new connection: whatever was lost on the old one follows from it.
 struct Resume {
@@ -288,8 +291,17 @@ struct StopWorkers {
   Round round{0};
   StopCause cause = StopCause::membership_change;
   std::string reason = {};
+  /// The stop is planned: workers that have ended a step are asked to save their state and stop together, before they
+  /// get a signal.
+  bool save = false;
+  bool stands_by = false;  ///< no place follows for this node: it keeps none of its workers
   friend bool operator==(const StopWorkers&, const StopWorkers&) = default;
 };
+/// Workers are asked to save their state on all nodes at once, and one may have before its agent hears of it: its word
+/// that the job is to be started again later is void then, to whoever has said it and to whoever hears it.
+[[nodiscard]] inline bool is_void(const Leave& leave, const StopWorkers& stop) {
+  return leave.saved && !leave.kill_now && stop.save;
+}
 /// The job is over: stop what still runs, report, exit. Said once more when somebody asked for `kill_now`.
 struct End {
   Verdict verdict = {};
@@ -314,11 +326,13 @@ struct HangTold {
   bool last = true;
   friend bool operator==(const HangTold&, const HangTold&) = default;
 };
-using CoordinatorMessage = std::variant<HostStore, Placed, StopWorkers, End, Waiting, Examine, HangTold>;
+using CoordinatorMessage = std::variant<HostStore, Placed, StopWorkers, End, Waiting, Examine, HangTold, Ask, Answer>;
 
 /// Of messages that no round hears of.
 template <class T>
 concept OfDiagnosis = std::same_as<T, Examined> || std::same_as<T, AskLook> || std::same_as<T, Arrivals> ||
     std::same_as<T, Examine> || std::same_as<T, HangTold>;
+template <class T>
+concept BesideRounds = OfDiagnosis<T> || OfOperations<T>;
 
 }  // namespace torchup

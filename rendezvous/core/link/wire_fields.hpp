@@ -23,6 +23,9 @@ void membership_changes(auto& a, int& value) {
 }
 void failures(auto& a, std::vector<WorkerFailure>& list) { a.list("a list of failures", list, failures_told_max); }
 void facts(auto& a, std::vector<Fact>& list) { a.list("a list of facts", list, facts_max); }
+/// Rank milliseconds, and steps: beyond any job, and so that sums of all nodes fit.
+inline constexpr std::int64_t spent_max = std::int64_t{1} << 46;
+inline constexpr std::int64_t milli_steps_max = std::int64_t{1} << 46;
 void reason(auto& a, std::string& text) { a.text("a reason", text, text_bytes_max); }
 
 /// A value that is not always there.
@@ -94,6 +97,7 @@ void fields(auto& a, Verdict& m) {
   a(m.kill_now);
   a.later(m.time_ends);
   a.later_text("who has the report", m.reporter, name_bytes_max);
+  a.later(m.save);
 }
 
 // Agent to coordinator.
@@ -131,6 +135,7 @@ void fields(auto& a, Leave& m) {
   signal_number(a, m.stop_signal);
   a(m.kill_now);
   a.later(m.time_ends);
+  a.later(m.saved);
 }
 void fields(auto& a, Resume& m) {
   using Stage = Resume::Stage;
@@ -152,9 +157,37 @@ void fields(auto& a, Hello& m) {
   a.require(m.version_min <= m.version_max, "the oldest version is newer than the newest");
 }
 void fields(auto& a, Proof& m) { a(m.mac); }
+void fields(auto& a, StepReport& m) {
+  a(m.least, m.most);
+  a.bent_number("steps in 1000 s", m.milli_per_second, std::int64_t{0}, milli_steps_max);
+  a(m.age);
+}
+void fields(auto& a, NodeReport& m) {
+  a.text("the states of ranks", m.ranks, std::size_t{local_workers_max});
+  a(m.steps, m.beats);
+  for (std::int64_t& part : m.spent) a.bent_number("time of ranks", part, std::int64_t{0}, spent_max);
+}
 void fields(auto& a, KeepAlive& m) {
   a(m.number);
-  a.later(m.report);
+  a.later(m.report, m.node);
+}
+void fields(auto& a, NodeEvent& m) {
+  a.text("an event", m.line, node_event_bytes_max);
+  a(m.lost);
+}
+void fields(auto& a, Ask& m) {
+  a(m.number, m.control);
+  a.name("who asks", m.by);
+  a.name("a method", m.method);
+  a.text("a target", m.target, ask_target_bytes_max);
+  a.text("the body of a request", m.body, ask_body_bytes_max);
+}
+void fields(auto& a, Answer& m) {
+  a(m.number);
+  a.bent_number("a status", m.status, 100, 599);
+  a.name("a type", m.type);
+  a.text("the body of an answer", m.body, answer_body_bytes_max);
+  a(m.offset);
 }
 void fields(auto& a, Examined& m) {
   a(m.number);
@@ -179,6 +212,7 @@ void fields(auto& a, StopWorkers& m) {
   // For whatever cause: this node stops its workers and joins again.
   a.choice("a cause", m.cause, StopCause::fenced, StopCause::membership_change);
   reason(a, m.reason);
+  a.later(m.save, m.stands_by);
 }
 void fields(auto& a, End& m) { a(m.verdict); }
 void fields(auto& a, Waiting& m) { a.text("a roster", m.roster, text_bytes_max); }

@@ -47,6 +47,16 @@ void fields(auto& a, JobSnapshot::Ended& m) {
          [&a](std::string& agent) { a.name("an agent", agent); });
   a(m.kept);
 }
+void fields(auto& a, JobRange& m) {
+  a.number("min nodes", m.min_nodes, 1, nodes_max);
+  a.number("max nodes", m.max_nodes, m.min_nodes, nodes_max);
+}
+void fields(auto& a, JobSnapshot::Orders& m) {
+  a(m.range);
+  a.list("the list of drained agents", m.drained, std::size_t{nodes_max},
+         [&a](std::string& agent) { a.name("an agent", agent); });
+  a(m.planned_stop);
+}
 void fields(auto& a, JobSnapshot& m) {
   a(m.terms);
   facts(a, m.facts);
@@ -67,6 +77,7 @@ void fields(auto& a, JobSnapshot& m) {
   a.number("the master port", m.master_port, 0, 65535);
   a(m.gather_left, m.last_call_left, m.leave_left, m.patience_left, m.forget_left, m.verdict);
   a.list("the list of ended jobs", m.ended, ended_jobs_max);
+  a.later(m.orders);
 }
 void fields(auto& a, SavedJob& m) {
   a.name("a run id", m.run_id);

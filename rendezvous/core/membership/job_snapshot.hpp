@@ -61,6 +61,14 @@ struct JobSnapshot {
     friend bool operator==(const Ended&, const Ended&) = default;
   };
 
+  /// What people have ordered, as far as it is not done with.
+  struct Orders {
+    std::optional<JobRange> range = {};     ///< that the job goes on with; nothing: its terms'
+    std::vector<std::string> drained = {};  ///< names of agents, sorted
+    bool planned_stop = false;              ///< the round before was stopped by plan
+    friend bool operator==(const Orders&, const Orders&) = default;
+  };
+
   std::optional<JobTerms> terms = {};
   std::vector<Fact> facts = {};
   std::string coordinator_address = {};
@@ -85,6 +93,7 @@ struct JobSnapshot {
   std::optional<Duration> forget_left = {};
   std::optional<Verdict> verdict = {};
   std::vector<Ended> ended = {};  ///< oldest first
+  Orders orders = {};
   friend bool operator==(const JobSnapshot&, const JobSnapshot&) = default;
 };
 

@@ -165,10 +165,29 @@ void Membership::set_stage(Slot slot, Stage stage) {
   count(member, 1);
 }
 
+void Membership::set_drained(Slot slot, bool drained) {
+  Member& member = members_[slot];
+  if (member.drained == drained) return;
+  changed();
+  count(member, -1);
+  member.drained = drained;
+  count(member, 1);
+}
+
+void Membership::make_youngest(Slot slot) {
+  members_[slot].seniority = next_seniority_++;
+  changed();
+}
+
+int& Membership::count_of(const Member& ready) {
+  if (ready.drained) return drained_;
+  return !ready.is_fit() ? unfit_ : ready.aside ? aside_ : ready_;
+}
+
 void Membership::count(const Member& member, int by) {
   if (member.stage == Stage::seated) seated_ += by;
   if (member.stage == Stage::stopping) stopping_ += by;
-  if (member.stage == Stage::ready) (!member.is_fit() ? unfit_ : member.aside ? aside_ : ready_) += by;
+  if (member.stage == Stage::ready) count_of(member) += by;
   if (member.stage == Stage::ready && member.is_missed()) missed_ += by;
 }
 

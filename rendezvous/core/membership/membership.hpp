@@ -34,7 +34,8 @@ struct Member {
   Shared<Join> join = {};  ///< the last one, as it is kept
   Duration lease = {};
   Stage stage = Stage::ready;
-  bool aside = false;  ///< its host was lost too often lately
+  bool aside = false;    ///< its host was lost too often lately
+  bool drained = false;  ///< it is ordered to have no workers; see Membership::set_drained
   bool in_process = false;
   std::optional<Peer> peer = {};  ///< empty while its connection is cut
   std::uint64_t connection = 0;   ///< number of the last one; what an older one still brings was said before
@@ -50,6 +51,8 @@ struct Member {
 
   [[nodiscard]] bool in_round() const { return stage == Stage::seated || stage == Stage::finished; }
   [[nodiscard]] bool is_fit() const { return join->unfit.empty(); }
+  /// A next round may have it.
+  [[nodiscard]] bool is_candidate() const { return is_fit() && !drained; }
   /// It never will be fit, and there is to be no job without it.
   [[nodiscard]] bool is_missed() const { return !is_fit() && join->needed; }
 };
@@ -126,9 +129,10 @@ class Membership {
 
   [[nodiscard]] int size() const { return static_cast<int>(slot_of_node_.size()); }
   [[nodiscard]] bool empty() const { return slot_of_node_.empty(); }
-  [[nodiscard]] int ready() const { return ready_; }    ///< those aside and those unfit apart
-  [[nodiscard]] int unfit() const { return unfit_; }    ///< of those that are ready, aside or not
-  [[nodiscard]] int missed() const { return missed_; }  ///< of those that are unfit: see Member::is_missed
+  [[nodiscard]] int ready() const { return ready_; }      ///< those drained, those aside and those unfit apart
+  [[nodiscard]] int drained() const { return drained_; }  ///< of those that are ready, unfit or not
+  [[nodiscard]] int unfit() const { return unfit_; }      ///< the same, aside or not
+  [[nodiscard]] int missed() const { return missed_; }    ///< of those that are unfit: see Member::is_missed
   [[nodiscard]] int aside() const { return aside_; }
   [[nodiscard]] int stopping() const { return stopping_; }
   [[nodiscard]] int seated() const { return seated_; }
@@ -144,6 +148,10 @@ class Membership {
   /// What the member said of itself anew; node and host are as they were.
   void update(Slot slot, const Join& join);
   void set_stage(Slot slot, Stage stage);
+  /// While it is drained it is no candidate for a place, whatever it says.
+  void set_drained(Slot slot, bool drained);
+  /// Where there are more candidates than places, all others come before it.
+  void make_youngest(Slot slot);
   void remove(Slot slot);
   /// The job is over, by this number in EndedJobs: it has no members any more, and nothing is remembered of losses. Its
   /// connections stay open until the agents close them.
@@ -174,6 +182,7 @@ class Membership {
   void index_rank(Slot slot);
   void forget_rank(Slot slot);
   void count(const Member& member, int by);
+  [[nodiscard]] int& count_of(const Member& ready);
   [[nodiscard]] auto on_host(const std::string& host) const { return slots_of_host_.equal_range(host); }
   void check(Slot slot, std::optional<TimePoint> at);
   void put_aside(Slot slot, std::optional<TimePoint> until);
@@ -188,7 +197,8 @@ class Membership {
   std::uint64_t next_seniority_ = 0;
   std::uint64_t revision_ = 0;
   std::size_t held_bytes_ = 0;
-  int ready_ = 0, aside_ = 0, unfit_ = 0, missed_ = 0, stopping_ = 0, seated_ = 0, awaited_ = 0, leaving_ = 0;
+  int ready_ = 0, drained_ = 0, aside_ = 0, unfit_ = 0, missed_ = 0, stopping_ = 0, seated_ = 0, awaited_ = 0,
+      leaving_ = 0;
 
   std::set<std::pair<TimePoint, Slot>> checks_;  ///< when to look whether a member is silent: one at most for each
   std::set<std::pair<TimePoint, Slot>> asides_;  ///< when a member is aside no more

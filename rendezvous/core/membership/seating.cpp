@@ -57,11 +57,13 @@ bool by_address(const Candidate& left, const Candidate& right) {
 
 bool natural_less(std::string_view left, std::string_view right) { return natural_order(left, right) < 0; }
 
-int round_size(const JobTerms& terms, int nodes) {
-  int size = std::min(nodes, terms.max_nodes);
-  size -= size % terms.nodes_multiple_of;
-  return size >= terms.min_nodes ? size : 0;
+int round_size(const JobRange& range, int multiple_of, int nodes) {
+  int size = std::min(nodes, range.max_nodes);
+  size -= size % multiple_of;
+  return size >= range.min_nodes ? size : 0;
 }
+
+int round_size(const JobTerms& terms, int nodes) { return round_size(range_of(terms), terms.nodes_multiple_of, nodes); }
 
 std::vector<Seat> share_ranks(std::span<const NodeWorkers> nodes) {
   std::vector<Seat> seats;

@@ -49,7 +49,16 @@ struct NodeWorkers {
 [[nodiscard]] Seating seat(std::span<const Candidate> candidates, RankOrder order,
                            const std::vector<std::string>& hosts);
 
-/// The largest round that `nodes` nodes allow under `terms`; 0 when they are too few.
+/// How many nodes a round may have, `multiple_of` aside.
+struct JobRange {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  friend bool operator==(const JobRange&, const JobRange&) = default;
+};
+[[nodiscard]] inline JobRange range_of(const JobTerms& terms) { return {terms.min_nodes, terms.max_nodes}; }
+
+/// The largest round that `nodes` nodes allow; 0 when they are too few.
+[[nodiscard]] int round_size(const JobRange& range, int multiple_of, int nodes);
 [[nodiscard]] int round_size(const JobTerms& terms, int nodes);
 
 /// Order of host names and addresses as people expect it: digits count as numbers, so node9 < node10.

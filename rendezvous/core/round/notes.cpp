@@ -69,6 +69,7 @@ std::string text(const HangNoted& note) {
 }
 std::string text(const HangOver& note) { return fmt::format("it goes on after {}", seconds(note.after)); }
 std::string text(const StragglerNoted& note) { return note.text; }
+std::string text(const OrderReceived& note) { return fmt::format("order by {}: {}", note.by, note.verb); }
 
 }  // namespace
 

@@ -164,10 +164,18 @@ struct StragglerNoted {
   friend bool operator==(const StragglerNoted&, const StragglerNoted&) = default;
 };
 
-using Note = std::variant<NodeJoined, NodeRefused, NodePutAside, NodeUnfit, NodeCutOff, NodeLost, NodesDiffer,
-                          RoundFormed, RoundStopped, FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored,
-                          AllBack, RoundGoesOn, SnapshotOutdated, CoordinatorSlept, TorchrunCame, JobBegunAnew,
-                          JobEndRequested, JobConcluded, LookVoid, HangNoted, HangOver, StragglerNoted, LateAwaited>;
+/// An order was accepted; `verb` as in core/round/orders.
+struct OrderReceived {
+  std::string verb = {};
+  std::string by = {};
+  friend bool operator==(const OrderReceived&, const OrderReceived&) = default;
+};
+
+using Note =
+    std::variant<NodeJoined, NodeRefused, NodePutAside, NodeUnfit, NodeCutOff, NodeLost, NodesDiffer, RoundFormed,
+                 RoundStopped, FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored, AllBack, RoundGoesOn,
+                 SnapshotOutdated, CoordinatorSlept, TorchrunCame, JobBegunAnew, JobEndRequested, JobConcluded,
+                 LookVoid, HangNoted, HangOver, StragglerNoted, LateAwaited, OrderReceived>;
 
 /// The line of the log. A table of differences makes it several.
 [[nodiscard]] std::string to_text(const Note& note);

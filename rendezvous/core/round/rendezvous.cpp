@@ -151,8 +151,9 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
     if (!lost_agents_.contains(resume.join.node)) await_others(resume.join, now);
     return newcomer(event.peer, resume.join, now);
   }
+  // Not by its terms: people may have let the job have more nodes, which is forgotten here.
   const bool fits =
-      resume.placement && resume.placement->group_world_size <= resume.join.terms.max_nodes && !misfit(resume.join, {});
+      resume.placement && resume.placement->group_world_size <= settings_.agents_max && !misfit(resume.join, {});
   if (fits && hosted_ && phase_ == Phase::gathering && !formed_once_) return recall(event.peer, resume, now);
   const bool may_restore = learning_ && (phase_ == Phase::gathering || phase_ == Phase::restoring);
   if (fits && may_restore) return restore(event.peer, resume, now);
@@ -218,16 +219,11 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
   }
   if (past) {
     if (!leave.kill_now || past->kill_now) return;
-    changed();
-    past->kill_now = true;
     past->stop_signal = leave.stop_signal;
-    for (std::size_t index = 0; index < members_.connections().size(); ++index) {
-      const Membership::Connection& other = members_.connections()[index];
-      const bool hears = connection.ended_job ? other.ended_job == connection.ended_job : other.member.has_value();
-      if (other.open && hears) actions_.push_back(Tell{Peer{static_cast<std::uint32_t>(index)}, End{*past}});
-    }
-    return;
+    return end_sooner(*past, connection.ended_job);
   }
+  const bool stops = connection.member && members_.at(*connection.member).stage == Stage::stopping;
+  if (stops && is_void(leave, {.save = planned_})) return;
   Verdict verdict = verdict_of(leave);
   if (!connection.member) {
     actions_.push_back(Tell{peer, End{verdict}});
@@ -252,11 +248,24 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
   if (told) --told_size_;  // nobody waits for it
   // Without memory we may not have heard of all the others yet.
   const int left = others_may_come_back(now) ? std::max(member_count(), told_size_) : member_count();
-  if (formed_once_ && left < terms_->min_nodes && phase_ != Phase::ended && !others_come_) {
+  if (formed_once_ && left < range().min_nodes && phase_ != Phase::ended && !others_come_) {
     Verdict rest = verdict;
     rest.reason =
-        fmt::format("node {} left ({}) and fewer than {} nodes remain", host, leave.reason, terms_->min_nodes);
+        fmt::format("node {} left ({}) and fewer than {} nodes remain", host, leave.reason, range().min_nodes);
     end(std::move(rest), now);
+  }
+}
+
+/// Somebody has no time any more: all that have heard the verdict hear of it. `ended_job` is theirs, if another goes
+/// on.
+void Rendezvous::end_sooner(Verdict& verdict, std::optional<std::uint64_t> ended_job) {
+  if (verdict.kill_now) return;
+  changed();
+  verdict.kill_now = true;
+  for (std::size_t index = 0; index < members_.connections().size(); ++index) {
+    const Membership::Connection& other = members_.connections()[index];
+    const bool hears = ended_job ? other.ended_job == ended_job : other.member.has_value();
+    if (other.open && hears) actions_.push_back(Tell{Peer{static_cast<std::uint32_t>(index)}, End{verdict}});
   }
 }
 
@@ -277,6 +286,8 @@ void Rendezvous::note(Note note) {
 }
 
 bool decides(const RendezvousAction& action) {
+  const auto* note = std::get_if<Note>(&action);
+  if (note) return std::holds_alternative<OrderReceived>(*note);
   const auto* tell = std::get_if<Tell>(&action);
   return tell && !std::holds_alternative<Waiting>(tell->message);
 }

@@ -18,7 +18,8 @@
 #include "rendezvous/core/membership/restart_budget.hpp"
 #include "rendezvous/core/membership/seating.hpp"
 #include "rendezvous/core/membership/standing.hpp"
-#include "rendezvous/core/round/notes.hpp"
+#include "rendezvous/core/round/job_view.hpp"
+#include "rendezvous/core/round/rendezvous_events.hpp"
 
 namespace torchup {
 
@@ -73,85 +74,6 @@ struct RendezvousSettings {
   Duration roster_interval = std::chrono::seconds{1};
 };
 
-// Events.
-
-struct Connected {
-  Peer peer;
-  std::string observed = {};     ///< address the connection comes from, without port; empty inside one process
-  std::string coordinator = {};  ///< address by which it reached us
-  bool in_process = false;       ///< never silent
-};
-struct Said {
-  Peer peer;
-  AgentMessage message;
-};
-struct Resumed {
-  Peer peer;
-  Resume resume;
-};
-struct Alive {
-  Peer peer;
-};
-struct Gone {
-  Peer peer;
-  bool end_of_file = true;  ///< false: the connection broke, the agent may come back by another
-};
-/// Whoever starts the agents says on how many nodes one is, or may come to be: the last call waits for no more. With a
-/// verdict the job is over, for those too that join only now.
-struct Foretold {
-  int agents = 0;
-  std::optional<Verdict> verdict = {};
-  bool others_come = false;  ///< in the place of those that leave, however few that leaves: no end of the job
-};
-struct Tick {};
-using RendezvousEvent = std::variant<Connected, Said, Resumed, Alive, Gone, Foretold, Tick>;
-
-// Actions.
-
-struct Tell {
-  Peer peer;
-  CoordinatorMessage message;
-  friend bool operator==(const Tell&, const Tell&) = default;
-};
-/// Tell the peer why it is not wanted, then close its connection; it gets LinkLost.
-struct Refuse {
-  Peer peer;
-  int exit_code = 68;
-  std::string reason = {};
-  friend bool operator==(const Refuse&, const Refuse&) = default;
-};
-/// What the shell does, in this order. A Note (core/notes) is for the log.
-using RendezvousAction = std::variant<Tell, Refuse, Note>;
-
-/// Whether agents act upon it: then it must not be lost when the coordinator is started anew.
-[[nodiscard]] bool decides(const RendezvousAction& action);
-
-/// What a page about a job shows.
-struct JobView {
-  struct Node {
-    std::string host = {};
-    /// ready, seated, finished, stopping or silent; beside a running round standby; aside: lost too often lately;
-    /// missing: expected and not heard of; unfit or refused: see `reason`
-    std::string state = {};
-    std::string reason = {};  ///< of a refusal, or why it is unfit; how long it has been silent
-    std::optional<GroupRank> group_rank = {};
-    int local_world_size = 0;
-    bool torchruns = false;  ///< an agent of torchrun's
-    friend bool operator==(const Node&, const Node&) = default;
-  };
-  std::string phase = {};
-  Round round{0};
-  int min_nodes = 0, max_nodes = 0;
-  int restart_count = 0, membership_changes = 0;
-  int world_size = 0;            ///< of the round that is hosted or runs
-  std::string master = {};       ///< address:port, while a round runs
-  std::string waits_for = {};    ///< the roster, while nodes are awaited
-  std::string last = {};         ///< the last thing that happened, and why
-  std::vector<Node> nodes = {};  ///< by host name
-  std::size_t more_missing = 0;  ///< expected hosts that are missing too, beyond missing_shown_max
-  std::optional<Verdict> verdict = {};
-};
-
 /// The rendezvous of one run id. Pure: same settings, events and times in, same actions out. It takes whatever agents
 /// say: a message that cannot be meant is refused, and nothing that one agent says does more than end its own job.
 ///
@@ -168,6 +90,10 @@ struct JobView {
 ///
 /// Losing a seated node, or gaining one with room for it, is a membership change: all stop, nothing is counted. A
 /// worker failure stops all and costs one restart of the job; failures that a lost node explains cost none.
+///
+/// People may order something (core/round/orders), which `answer` allows or refuses. A planned stop is a membership
+/// change before which workers save. A drained node is ready, and no candidate. Orders are kept in the snapshot; a
+/// coordinator without memory has forgotten them.
 ///
 /// A run id may be used again: after the verdict, an agent that is new to it begins another job, with nothing of the
 /// former one but the numbers of its rounds, which go on. Agents of the former one hear its verdict. So does one that
@@ -190,11 +116,15 @@ class Rendezvous {
   /// Applies `event`, then everything that is due at `now`. `now` never goes backwards.
   [[nodiscard]] std::vector<RendezvousAction> step(const RendezvousEvent& event, TimePoint now);
 
+  /// What becomes of that order if it is given now.
+  [[nodiscard]] OrderAnswer answer(const Order& order, TimePoint now) const;
+
   /// When to send the next Tick if nothing else happens; empty while only an event can change anything. May be early.
   /// When `now` is far behind it, the coordinator itself was asleep, and all members get a new lease.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
 
   [[nodiscard]] Phase phase() const { return phase_; }
+  [[nodiscard]] static const char* phase_name(Phase phase);
   [[nodiscard]] Round round() const { return round_; }
   [[nodiscard]] int member_count() const { return members_.size(); }
   [[nodiscard]] int restart_count() const { return restarts_.count(); }
@@ -238,6 +168,7 @@ class Rendezvous {
   void on(const Alive& event, TimePoint now);
   void on(const Gone& event, TimePoint now);
   void on(const Foretold& event, TimePoint now);
+  void on(const Ordered& event, TimePoint now);
   void on(const Tick& event, TimePoint now);
 
   void said(Peer peer, const Join& join, TimePoint now);
@@ -245,7 +176,7 @@ class Rendezvous {
   void said(Peer peer, const WorkersFailed& failed, TimePoint now);
   void said(Peer peer, const WorkersSucceeded& succeeded, TimePoint now);
   void said(Peer peer, const Leave& leave, TimePoint now);
-  void said(Peer, const OfDiagnosis auto&, TimePoint) {}
+  void said(Peer, const BesideRounds auto&, TimePoint) {}
 
   // Agents that come after the end.
   [[nodiscard]] std::optional<Verdict> missed(Peer peer, const Join& join);
@@ -278,6 +209,11 @@ class Rendezvous {
   void tell_differences();
   void begin_running();
   void try_admit(TimePoint now);
+  [[nodiscard]] std::vector<std::string> admissible(TimePoint now) const;
+  [[nodiscard]] JobRange range() const { return range_.value_or(range_of(*terms_)); }
+  [[nodiscard]] int round_size(int nodes) const {
+    return torchup::round_size(range(), terms_->nodes_multiple_of, nodes);
+  }
   void begin_doubt(TimePoint now);
   void decide_failure(TimePoint now);
   [[nodiscard]] bool cause_may_come() const;
@@ -285,6 +221,7 @@ class Rendezvous {
   void gather(TimePoint now);
   void count_change();
   void end(Verdict verdict, TimePoint now);
+  void end_sooner(Verdict& verdict, std::optional<std::uint64_t> ended_job);
   void begin_anew();
   void forget_job();
   [[nodiscard]] PastJobs past() { return {ended_, phase_ == Phase::ended ? &*verdict_ : nullptr}; }
@@ -296,6 +233,31 @@ class Rendezvous {
   void end_for_too_few(TimePoint now);
   [[nodiscard]] bool may_not_begin() const;
   [[nodiscard]] bool has_begun() const;
+
+  // What people order.
+  [[nodiscard]] OrderAnswer answer_to(const order::Stop& stop, TimePoint now) const;
+  [[nodiscard]] OrderAnswer answer_to(const order::Restart& restart, TimePoint now) const;
+  [[nodiscard]] OrderAnswer answer_to(const order::Drain& drain, TimePoint now) const;
+  [[nodiscard]] OrderAnswer answer_to(const order::Undrain& undrain, TimePoint now) const;
+  [[nodiscard]] OrderAnswer answer_to(const order::Resize& resize, TimePoint now) const;
+  void obey(const order::Stop& stop, const std::string& by, TimePoint now);
+  void obey(const order::Restart& restart, const std::string& by, TimePoint now);
+  void obey(const order::Drain& drain, const std::string& by, TimePoint now);
+  void obey(const order::Undrain& undrain, const std::string& by, TimePoint now);
+  void obey(const order::Resize& resize, const std::string& by, TimePoint now);
+  [[nodiscard]] OrderAnswer refused(std::string_view why) const;
+  [[nodiscard]] std::optional<OrderAnswer> why_not_now() const;
+  [[nodiscard]] std::optional<OrderAnswer> why_no_stop() const;
+  [[nodiscard]] Result<Slot> find_node(const std::string& name) const;
+  [[nodiscard]] int candidates(std::optional<Slot> but = {}) const;
+  /// Who comes first has a place first.
+  using Turn = std::pair<bool, std::uint64_t>;
+  [[nodiscard]] static Turn turn_of(const Member& member) { return {member.aside, member.seniority}; }
+  [[nodiscard]] std::optional<Turn> first_left_out() const;
+  [[nodiscard]] bool has_given_ranks() const;
+  void stop_by_plan(const std::string& reason, TimePoint now);
+  void drain_agent(Slot slot);
+  void refit(const std::string& reason, TimePoint now);
 
   // Agents and coordinators that come back.
   void restate(Slot slot, const Resume& resume, TimePoint now);
@@ -345,10 +307,14 @@ class Rendezvous {
   std::vector<std::string> late_;    ///< expected hosts that were not here when the job ended
   std::vector<Fact> facts_;          ///< of the first agent
 
+  std::optional<JobRange> range_;  ///< as ordered; nothing: the terms'
+  std::set<std::string> drained_;  ///< names of agents
+
   Phase phase_ = Phase::gathering;
   Round round_{0};       ///< the one that is decided or runs; while gathering, the next
   Round next_round_{0};  ///< the number of the next round is no smaller
   bool formed_once_ = false;
+  bool planned_ = false;  ///< the stop that this gathering follows was
   RestartBudget restarts_;
   int membership_changes_ = 0;
 

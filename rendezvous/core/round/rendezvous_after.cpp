@@ -1,8 +1,10 @@
-// The round machine: what comes after the end of a job.
+// The round machine: the end of a job, and what comes after it.
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "rendezvous/core/link/message_bytes.hpp"
+#include "rendezvous/core/membership/reporter.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/names.hpp"
 
@@ -13,6 +15,20 @@ namespace {
 constexpr int shell_code_of_signals = 128;
 
 }  // namespace
+
+// ---- the end
+
+void Rendezvous::end(Verdict verdict, TimePoint now) {
+  changed();
+  note(JobConcluded{verdict.exit_code, verdict.reason});
+  phase_ = Phase::ended;
+  planned_ = false;
+  verdict.reporter = reporter(members_, verdict.failures, FirstReporter::nobody, now);
+  verdict_ = told_verdict(std::move(verdict), members_.slots().size());
+  forget_at_ = now + settings_.verdict_kept;
+  expect_late(now);
+  for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
+}
 
 // ---- agents that come late
 
@@ -67,7 +83,9 @@ void Rendezvous::forget_job() {
   lost_agents_ = {};
   next_round_ = std::max(Round{round_.value() + 1}, next_round_);
   round_ = next_round_;
-  formed_once_ = learning_ = false;
+  formed_once_ = learning_ = planned_ = false;
+  range_.reset();
+  drained_.clear();
   restarts_ = {};
   membership_changes_ = 0;
   terms_.reset();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rendezvous/core/link/message_bytes.hpp"
+#include "rendezvous/core/membership/ended_jobs.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/hostlist.hpp"
@@ -76,6 +77,7 @@ void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
     arm_roster();
     return refuse(peer, join.host, *why);
   }
+  const bool drained = replaced && members_.at(*replaced).drained;
   if (replaced) expel(*replaced, place_lost::replaced, now);
   if (join.former) {
     await_others(join, now);
@@ -83,6 +85,7 @@ void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
     learn(*join.former, now);
   }
   const Slot slot = enroll(peer, join, now);
+  if (drained) drain_agent(slot);
   if (join.former) was_in(slot, *join.former);
 }
 
@@ -128,6 +131,7 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
     if (!formed_once_) begun_at_ = now;
   }
   const Slot slot = members_.enroll(peer, join, now);
+  members_.set_drained(slot, drained_.contains(agent_name(join.node)));
   note_way(members_.at(slot));
   if (members_.at(slot).aside) note(NodePutAside{join.host, settings_.losses_max});
   arm_roster();
@@ -178,6 +182,8 @@ void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool cou
   note(NodeLost{host, how});
 
   lost_agents_.add(members_.at(slot).join->node);
+  const bool has_ended = how == place_lost::ended || how == place_lost::replaced;
+  if (has_ended) drained_.erase(agent_name(members_.at(slot).join->node));
   if (members_.at(slot).in_round()) std::erase(seats_, slot);
   const bool was_hosting = phase_ == Phase::hosting;
   remove(slot);
@@ -201,6 +207,8 @@ void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool cou
   forget_at_ = std::max(*forget_at_, ended_.kept_until());
   if (formed_once_) return;
   terms_.reset();
+  range_.reset();
+  drained_.clear();
   expect({});
 }
 

@@ -66,7 +66,10 @@ void Rendezvous::restate(Slot slot, const Resume& resume, TimePoint now) {
 void Rendezvous::tell_round_is_over(const Member& member, const Placement& place) {
   const bool restarted = restarts_.count() > place.restart_count;
   const StopCause cause = restarted ? StopCause::worker_failure : StopCause::membership_change;
-  tell(member, StopWorkers{place.round, cause, "the round is over"});
+  const bool planned = planned_ && cause == StopCause::membership_change && place.round.value() + 1 == round_.value();
+  const auto left_out = planned ? first_left_out() : std::nullopt;  // else who was before it may not be back yet
+  const bool stands_by = member.drained || (left_out && turn_of(member) >= *left_out);
+  tell(member, StopWorkers{place.round, cause, "the round is over", planned, stands_by});
 }
 
 /// The snapshot that we come from was older than what was told to the agents: its file could not be written.
@@ -282,18 +285,20 @@ JobSnapshot Rendezvous::snapshot(TimePoint now) const {
                     .patience_left = phase_ == Phase::restoring ? std::nullopt : left(patience_until_),
                     .forget_left = left(forget_at_),
                     .verdict = verdict_,
-                    .ended = ended_.save(now)};
+                    .ended = ended_.save(now),
+                    .orders = {range_, {drained_.begin(), drained_.end()}, planned_}};
   members_.save(saved, now);
   return saved;
 }
 
 Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, TimePoint now)
     : settings_{settings}, members_{{settings.losses_max, settings.loss_window}},
-      coordinator_address_{saved.coordinator_address}, terms_{saved.terms}, facts_{saved.facts}, phase_{saved.phase},
-      round_{saved.round}, next_round_{saved.next_round}, formed_once_{saved.formed_once}, restarts_{saved, now},
-      membership_changes_{saved.membership_changes}, group_world_size_{saved.group_world_size},
-      world_size_{saved.world_size}, master_addr_{saved.master_addr}, master_port_{saved.master_port},
-      roster_told_at_{now}, now_{now}, verdict_{saved.verdict} {
+      coordinator_address_{saved.coordinator_address}, terms_{saved.terms}, facts_{saved.facts},
+      range_{saved.orders.range}, drained_{saved.orders.drained.begin(), saved.orders.drained.end()},
+      phase_{saved.phase}, round_{saved.round}, next_round_{saved.next_round}, formed_once_{saved.formed_once},
+      planned_{saved.orders.planned_stop}, restarts_{saved, now}, membership_changes_{saved.membership_changes},
+      group_world_size_{saved.group_world_size}, world_size_{saved.world_size}, master_addr_{saved.master_addr},
+      master_port_{saved.master_port}, roster_told_at_{now}, now_{now}, verdict_{saved.verdict} {
   const auto until = [&](const std::optional<Duration>& left) {
     return left ? std::optional{now + *left} : std::nullopt;
   };
@@ -313,6 +318,9 @@ Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, Ti
   ended_.restore(saved.ended, now);
   members_.restore(saved, terms_ ? return_by(now) : now, now);
   if (members_.empty()) return;
+  for (const auto& [node, slot] : members_.slots()) {
+    members_.set_drained(slot, drained_.contains(agent_name(NodeId{node})));
+  }
   for (const JobSnapshot::SavedMember& each : saved.members) {
     if (each.stage != Stage::seated && each.stage != Stage::finished) continue;
     ++(each.stage == Stage::seated ? unfinished_ : finished_);

@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "rendezvous/base/exit_codes.hpp"
-#include "rendezvous/core/link/message_bytes.hpp"
-#include "rendezvous/core/membership/reporter.hpp"
 #include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/names.hpp"
@@ -66,8 +64,9 @@ void Rendezvous::advance(TimePoint now) {
 }
 
 bool Rendezvous::all_expected() const {
-  if (foretold_ && members_.ready() >= *foretold_) return true;
-  if (expected_hosts_.empty() || static_cast<std::size_t>(members_.ready()) < expected_hosts_.size()) return false;
+  const int here = members_.ready() + members_.drained();
+  if (foretold_ && here >= *foretold_) return true;
+  if (expected_hosts_.empty() || static_cast<std::size_t>(here) < expected_hosts_.size()) return false;
   return std::all_of(expected_hosts_.begin(), expected_hosts_.end(),
                      [&](const std::string& host) { return members_.has_host(host); });
 }
@@ -75,7 +74,7 @@ bool Rendezvous::all_expected() const {
 /// Nobody is to come who could make up for those that are unfit.
 bool Rendezvous::all_have_spoken() const {
   if (members_.unfit() == 0 || members_.stopping() > 0) return false;
-  if (expected_hosts_.empty()) return member_count() >= terms_->max_nodes;
+  if (expected_hosts_.empty()) return member_count() >= range().max_nodes;
   return std::ranges::all_of(expected_hosts_, [&](const std::string& host) { return members_.has_host(host); });
 }
 
@@ -85,7 +84,7 @@ void Rendezvous::end_for_too_few(TimePoint now) {
     return end({.exit_code = code_without_missed(members_), .reason = reason}, now);
   }
   const int there = members_.ready() + members_.aside();
-  if (round_size(*terms_, there + members_.unfit()) > 0) {
+  if (round_size(there + members_.unfit()) > 0) {
     return end({.exit_code = unfit_code, .reason = "too few nodes are fit: " + roster(now)}, now);
   }
   end({.exit_code = exit_code::too_few,
@@ -101,10 +100,11 @@ bool Rendezvous::may_not_begin() const { return !has_begun() && members_.missed(
 bool Rendezvous::has_begun() const { return formed_once_ || (learning_ && told_round_); }
 
 void Rendezvous::try_form(TimePoint now) {
-  if (members_.ready() + members_.aside() + members_.unfit() + members_.stopping() == 0) return;
+  const int waiting = members_.ready() + members_.aside() + members_.unfit() + members_.drained();
+  if (waiting + members_.stopping() == 0) return;
   if (others_may_come_back(now)) return;
-  int size = round_size(*terms_, members_.ready());
-  if (size == 0) size = round_size(*terms_, members_.ready() + members_.aside());
+  int size = round_size(members_.ready());
+  if (size == 0) size = round_size(members_.ready() + members_.aside());
   if (may_not_begin()) size = 0;
   const bool out_of_time = gather_until_ && now >= *gather_until_;
   if (size == 0) {
@@ -122,7 +122,7 @@ void Rendezvous::try_form(TimePoint now) {
     for (const Slot slot : late) expel(slot, "did not stop its workers within the join timeout", now);
     return try_form(now);
   }
-  const int largest = terms_->max_nodes - terms_->max_nodes % terms_->nodes_multiple_of;
+  const int largest = round_size(range().max_nodes);
   if (!formed_once_ && size < largest && !all_expected() && !out_of_time) {
     if (!last_call_until_) {
       last_call_until_ = now + terms_->last_call;
@@ -138,12 +138,9 @@ void Rendezvous::try_form(TimePoint now) {
 void Rendezvous::form(int size, TimePoint now) {
   std::vector<Slot> chosen;
   for (const auto& [node, slot] : members_.slots()) {
-    if (members_.at(slot).stage == Stage::ready && members_.at(slot).is_fit()) chosen.push_back(slot);
+    if (members_.at(slot).stage == Stage::ready && members_.at(slot).is_candidate()) chosen.push_back(slot);
   }
-  std::sort(chosen.begin(), chosen.end(), [&](Slot left, Slot right) {
-    const Member &a = members_.at(left), &b = members_.at(right);
-    return std::pair{a.aside, a.seniority} < std::pair{b.aside, b.seniority};
-  });
+  std::ranges::sort(chosen, {}, [&](Slot slot) { return turn_of(members_.at(slot)); });
   chosen.resize(static_cast<std::size_t>(size));
   const auto quiet =
       std::find_if(chosen.begin(), chosen.end(), [&](Slot slot) { return members_.silent(members_.at(slot), now); });
@@ -170,6 +167,7 @@ void Rendezvous::form(int size, TimePoint now) {
   failures_.clear();
   failed_.clear();
   may_restart_ = true;
+  planned_ = false;
   counted_failure_at_.reset();
   gather_until_.reset();
   last_call_until_.reset();
@@ -258,21 +256,27 @@ const std::string& Rendezvous::way_of_others(const std::vector<std::string>& add
   return first ? *first : coordinator_address_;
 }
 
-void Rendezvous::try_admit(TimePoint now) {
-  const int ready = members_.ready();
-  const bool room = ready > 0 && finished_ == 0 && round_size(*terms_, group_world_size_ + ready) > group_world_size_;
-  if (!room) return admit_at_.reset();
-  if (!admit_at_) admit_at_ = now + settings_.newcomer_window;
-  if (now < *admit_at_) return;
+/// Hosts of the members that may have a place, and are heard.
+std::vector<std::string> Rendezvous::admissible(TimePoint now) const {
   std::vector<std::string> names;
   for (const auto& [node, slot] : members_.slots()) {
     const Member& member = members_.at(slot);
-    if (member.stage == Stage::ready && member.is_fit() && !member.aside && !members_.silent(member, now)) {
+    if (member.stage == Stage::ready && member.is_candidate() && !member.aside && !members_.silent(member, now)) {
       names.push_back(member.join->host);
     }
   }
+  return names;
+}
+
+void Rendezvous::try_admit(TimePoint now) {
+  const int ready = members_.ready();
+  const bool room = ready > 0 && finished_ == 0 && round_size(group_world_size_ + ready) > group_world_size_;
+  if (!room) return admit_at_.reset();
+  if (!admit_at_) admit_at_ = now + settings_.newcomer_window;
+  if (now < *admit_at_) return;
+  std::vector<std::string> names = admissible(now);
   // Who is silent may be gone: for its sake nobody stops.
-  if (round_size(*terms_, group_world_size_ + static_cast<int>(names.size())) <= group_world_size_) {
+  if (round_size(group_world_size_ + static_cast<int>(names.size())) <= group_world_size_) {
     admit_at_ = now + settings_.newcomer_window;
     return;
   }
@@ -332,12 +336,15 @@ void Rendezvous::stop_round(StopCause cause, const std::string& reason, TimePoin
   changed();
   note(RoundStopped{round_, cause, reason});
   const std::string told{cut_text(reason, stop_told_bytes_max)};
+  const auto left_out = first_left_out();
   actions_.reserve(actions_.size() + seats_.size());
   for (const Slot slot : seats_) {
     if (phase_ == Phase::hosting) {
       set_stage(slot, Stage::ready);  // nobody but the store's host was told of this round
     } else {
-      tell(members_.at(slot), StopWorkers{round_, cause, told});
+      const Member& member = members_.at(slot);
+      const bool stands_by = member.drained || (left_out && turn_of(member) >= *left_out);
+      tell(member, StopWorkers{round_, cause, told, planned_, stands_by});
       set_stage(slot, Stage::stopping);
     }
   }
@@ -362,17 +369,6 @@ void Rendezvous::gather(TimePoint now) {
   last_roster_.clear();
   roster_told_at_ = now;
   arm_roster();
-}
-
-void Rendezvous::end(Verdict verdict, TimePoint now) {
-  changed();
-  note(JobConcluded{verdict.exit_code, verdict.reason});
-  phase_ = Phase::ended;
-  verdict.reporter = reporter(members_, verdict.failures, FirstReporter::nobody, now);
-  verdict_ = told_verdict(std::move(verdict), members_.slots().size());
-  forget_at_ = now + settings_.verdict_kept;
-  expect_late(now);
-  for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
 }
 
 }  // namespace torchup

@@ -15,12 +15,14 @@ namespace torchup {
 
 std::string Rendezvous::roster(TimePoint now) const {
   if (!terms_) return "no node yet";
-  std::vector<std::string> here, stopping, quiet, unfit, missing, refused;
+  std::vector<std::string> here, stopping, quiet, drained, unfit, missing, refused;
   for (const auto& [node, slot] : members_.slots()) {
     const Member& member = members_.at(slot);
     const auto& host = member.join->host;
     if (members_.silent(member, now)) {
       quiet.push_back(host + " (for " + seconds(now - member.alive_at) + ")");
+    } else if (member.stage == Stage::ready && member.drained) {
+      drained.push_back(host);
     } else if (member.stage == Stage::ready && !member.is_fit()) {
       unfit.push_back(fmt::format("{}: unfit: {}", host, cut_text(member.join->unfit, refusal_told_bytes_max)));
     } else {
@@ -34,11 +36,15 @@ std::string Rendezvous::roster(TimePoint now) const {
     const std::string_view line = std::string_view{why}.substr(0, why.find('\n'));
     refused.push_back(fmt::format("{} ({})", host, cut_text(line, refusal_told_bytes_max)));
   }
-  for (auto* names : {&here, &stopping, &quiet, &unfit}) std::sort(names->begin(), names->end(), natural_less);
-  std::string text = std::to_string(here.size()) + " of " + nodes_wanted(terms_->min_nodes, terms_->max_nodes);
+  for (auto* names : {&here, &stopping, &quiet, &drained, &unfit}) {
+    const std::size_t told = std::min(names->size(), names_joined_max);
+    std::partial_sort(names->begin(), names->begin() + static_cast<std::ptrdiff_t>(told), names->end(), natural_less);
+  }
+  std::string text = std::to_string(here.size()) + " of " + nodes_wanted(range().min_nodes, range().max_nodes);
   if (!here.empty()) text += ": " + join_names(here);
   if (!stopping.empty()) text += "; stopping their workers: " + join_names(stopping);
   if (!quiet.empty()) text += "; silent: " + join_names(quiet);
+  if (!drained.empty()) text += "; drained: " + join_names(drained);
   if (!unfit.empty()) text += "; " + join_names(unfit);
   if (!refused.empty()) text += "; refused: " + join_names(refused);
   if (!missing.empty()) text += "; not heard of: " + join_names(missing);
@@ -49,17 +55,23 @@ std::string Rendezvous::roster(TimePoint now) const {
   return text;
 }
 
+const char* Rendezvous::phase_name(Phase phase) {
+  static constexpr const char* names[] = {"gathering", "hosting", "running", "doubting", "restoring", "ended"};
+  return names[static_cast<std::size_t>(phase)];
+}
+
 JobView Rendezvous::view(TimePoint now) const {
-  static constexpr const char* phases[] = {"gathering", "hosting", "running", "doubting", "restoring", "ended"};
   static constexpr const char* stages[] = {"ready", "seated", "finished", "stopping"};
   const bool has_round = phase_ != Phase::gathering && phase_ != Phase::ended;
   const bool runs = has_round && phase_ != Phase::hosting;
-  JobView view{.phase = phases[static_cast<std::size_t>(phase_)],
+  const JobRange nodes = terms_ ? range() : JobRange{0, 0};
+  JobView view{.phase = phase_name(phase_),
                .round = round_,
-               .min_nodes = terms_ ? terms_->min_nodes : 0,
-               .max_nodes = terms_ ? terms_->max_nodes : 0,
+               .min_nodes = nodes.min_nodes,
+               .max_nodes = nodes.max_nodes,
                .restart_count = restarts_.count(),
                .membership_changes = membership_changes_,
+               .max_restarts = terms_ ? terms_->max_restarts : 0,
                .world_size = has_round ? world_size_ : 0,
                .master = runs ? to_string(Endpoint{master_addr_, master_port_}) : std::string{},
                .waits_for = phase_ == Phase::gathering || members_.awaited() > 0 ? roster(now) : std::string{},
@@ -69,7 +81,7 @@ JobView Rendezvous::view(TimePoint now) const {
     const Member& member = members_.at(slot);
     const bool quiet = members_.silent(member, now);
     auto& row = view.nodes.emplace_back(
-        JobView::Node{.host = member.join->host, .local_world_size = member.join->local_world_size});
+        JobView::Node{.host = member.join->host, .local_world_size = member.join->local_world_size, .node = node});
     row.state = stages[static_cast<std::size_t>(member.stage)];
     if (member.stage == Stage::ready && runs) row.state = "standby";
     if (member.aside) row.state = "aside";
@@ -77,9 +89,12 @@ JobView Rendezvous::view(TimePoint now) const {
       row.state = "unfit";
       row.reason = member.join->unfit;
     }
+    if (member.drained) row.state = member.stage == Stage::ready ? "drained" : "draining";
     if (quiet) row.state = "silent";
     if (quiet) row.reason = "for " + seconds(now - member.alive_at);
-    if (member.in_round()) row.group_rank = member.seat.group_rank;
+    if (!member.in_round()) continue;
+    row.group_rank = member.seat.group_rank;
+    row.first_rank = member.seat.first_rank;
   }
   for (const auto& [host, why] : refusals_) view.nodes.push_back({.host = host, .state = "refused", .reason = why});
   std::size_t missing = 0;
@@ -88,8 +103,6 @@ JobView Rendezvous::view(TimePoint now) const {
     if (++missing <= missing_shown_max) view.nodes.push_back({.host = host, .state = "missing"});
   }
   view.more_missing = missing - std::min(missing, missing_shown_max);
-  std::sort(view.nodes.begin(), view.nodes.end(),
-            [](const auto& left, const auto& right) { return natural_less(left.host, right.host); });
   return view;
 }
 

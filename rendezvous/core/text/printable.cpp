@@ -4,32 +4,10 @@
 
 #include <cstdint>
 
+#include "rendezvous/core/text/utf8.hpp"
+
 namespace torchup {
 namespace {
-
-struct Character {
-  std::uint32_t code = 0;
-  std::size_t bytes = 0;  ///< 0: what begins here is no UTF-8
-};
-
-/// The character that begins `text`, which is not empty. Overlong forms, surrogates and what lies beyond Unicode are
-/// none. Source: The Unicode Standard, table 3-7.
-Character first_character(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const std::size_t size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < size) return {};
-  std::uint32_t code = lead & (0xffU >> (size + 1));
-  for (std::size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {};
-    code = code << 6 | (byte(i) & 0x3fU);
-  }
-  constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  if (code < smallest[size] || code > 0x10ffff || surrogate) return {};
-  return {code, size};
-}
 
 /// Characters that steer a terminal or an editor instead of being seen.
 bool steers(std::uint32_t code) {
@@ -59,7 +37,7 @@ std::string printable(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const Character character = first_character(text);
+    const CodePoint character = first_code_point(text);
     if (character.bytes == 0) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
       text.remove_prefix(1);

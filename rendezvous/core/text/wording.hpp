@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,7 +19,8 @@ namespace torchup {
 /// "1 node", "2 to 4 nodes".
 [[nodiscard]] std::string nodes_wanted(int min, int max);
 
+inline constexpr std::size_t names_joined_max = 8;
 /// "a, b, c and 9 more": at most `shown` names.
-[[nodiscard]] std::string join_names(std::span<const std::string> names, std::size_t shown = 8);
+[[nodiscard]] std::string join_names(std::span<const std::string> names, std::size_t shown = names_joined_max);
 
 }  // namespace torchup

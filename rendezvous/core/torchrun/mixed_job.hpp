@@ -41,6 +41,8 @@ class MixedJob {
   /// As Rendezvous::step. To be called with Tick at least every 100 ms.
   [[nodiscard]] std::vector<RendezvousAction> step(const RendezvousEvent& event, TorchrunStore& store, TimePoint now,
                                                    UtcTime utc);
+  /// As Rendezvous::answer: the job's end can be ordered, nothing else.
+  [[nodiscard]] OrderAnswer answer(const Order& order) const;
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
   [[nodiscard]] int member_count() const { return members_.size(); }
   [[nodiscard]] const Membership& members() const { return members_; }
@@ -75,6 +77,7 @@ class MixedJob {
   void on(const Alive& event, TimePoint now);
   void on(const Gone& event, TimePoint now);
   void on(const Foretold&, TimePoint) {}
+  void on(const Ordered& event, TimePoint now);
   void on(const Tick&, TimePoint) {}
 
   void join(Peer peer, const Join& join, TimePoint now);
@@ -93,6 +96,7 @@ class MixedJob {
   Verdict conclude(Verdict verdict);
   void tell(Slot slot, CoordinatorMessage message);
   [[nodiscard]] Part* part_of(Peer peer);
+  [[nodiscard]] const Part* part_that_lives() const;
   [[nodiscard]] PastJobs past();
   [[nodiscard]] static std::string address_of(const Member& member);
   void note(Note note) { actions_.emplace_back(std::move(note)); }

@@ -85,7 +85,7 @@ class MixedRound final : public MixedParts {
   void said(Agent& agent, const WorkersFailed& failed);
   void said(Agent& agent, const WorkersSucceeded& succeeded);
   void said(Agent& agent, const Leave& leave) { agent.leave = leave; }
-  void said(Agent&, const OfDiagnosis auto&) {}
+  void said(Agent&, const BesideRounds auto&) {}
 
   Result<> take_leaves(const Turn& turn);
   Result<> leave_together(const Turn& turn);

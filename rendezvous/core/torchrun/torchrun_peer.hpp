@@ -64,7 +64,7 @@ class TorchrunPeer final : public TorchrunPart {
   void said(const WorkersFailed& failed);
   void said(const WorkersSucceeded& succeeded);
   void said(const Leave& leave);
-  void said(const OfDiagnosis auto&) {}
+  void said(const BesideRounds auto&) {}
 
   Result<> step(TorchrunStore& store);
   Result<> keep_alive(TorchrunStore& store);

@@ -53,7 +53,7 @@ class TorchrunStatic final : public TorchrunPart {
   void said(const WorkersFailed& failed);
   void said(const WorkersSucceeded& succeeded);
   void said(const Leave& leave);
-  void said(const OfDiagnosis auto&) {}
+  void said(const BesideRounds auto&) {}
 
   Result<> join(TorchrunStore& store);
   Result<> tell_role(TorchrunStore& store);

@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "rendezvous/core/link/operations_pacing.hpp"
 #include "rendezvous/net/io/dialer.hpp"
 #include "rendezvous/net/io/frame_socket.hpp"
 #include "rendezvous/net/io/lasting_clock.hpp"
@@ -59,6 +60,8 @@ class Client final : public std::enable_shared_from_this<Client> {
   }
 
   void report_progress(const ProgressReport& report) { step(link::Report{report}); }
+  void report_node(const NodeReport& report) { step(link::ReportNode{report}); }
+  [[nodiscard]] bool reaches() const { return machine_.reaches(); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return machine_.clock(); }
   [[nodiscard]] std::optional<Duration> day_ahead() const {
     const auto theirs = machine_.day();
@@ -189,10 +192,11 @@ class Client final : public std::enable_shared_from_this<Client> {
     if (sockets_.empty()) say_finished();
   }
 
-  void perform(const link::Write& write) {
-    if (const auto socket = sockets_.find(write.line); socket != sockets_.end()) {
-      socket->second->write(encode(write.frame));
-    }
+  void perform(link::Write& write) {
+    const auto socket = sockets_.find(write.line);
+    if (socket == sockets_.end()) return;
+    if (auto* const answer = std::get_if<Answer>(&write.frame)) keep_room(*answer, socket->second->unsent_bytes());
+    socket->second->write(encode(write.frame));
   }
 
   void perform(const link::Close& close) {
@@ -255,6 +259,8 @@ class ClientLink final : public AgentLink {
   ~ClientLink() override { client_->let_go(); }
   void send(AgentMessage message) override { client_->send(std::move(message)); }
   void report_progress(const ProgressReport& report) override { client_->report_progress(report); }
+  void report_node(const NodeReport& report) override { client_->report_node(report); }
+  [[nodiscard]] bool reaches() const override { return client_->reaches(); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return client_->clock(); }
   bool set_cut(bool cut) override {
     client_->set_cut(cut);

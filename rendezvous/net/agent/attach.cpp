@@ -20,6 +20,7 @@
 #include "rendezvous/net/agent/torchrun_link.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/daemon/common_port.hpp"
+#include "rendezvous/net/daemon/coordinator_ops.hpp"
 #include "rendezvous/net/io/lookup.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 
@@ -43,14 +44,24 @@ constexpr Duration name_limit = std::chrono::seconds{3};
 /// The coordinator of a job in this process, with the port by which the other nodes reach it.
 struct Host {
   Host(asio::io_context& loop, const AttachSettings& settings)
-      : coordinator{loop, [log = settings.log](LogLine line) {
+      : coordinator{loop,
+                    [log = settings.log](LogLine line) {
                       line.job.clear();  // there is one only
                       if (log) log(std::move(line));
-                    }} {}
+                    }},
+        onlookers{loop, coordinator,
+                  CoordinatorOpsOptions{.token = settings.token,
+                                        .read_token = settings.read_token,
+                                        .host_names = settings.host_names,
+                                        .page_job = settings.run_id.value(),
+                                        .pid = settings.pid,
+                                        .job_name = settings.job_name,
+                                        .events = {.events_max = agent_events_max},
+                                        .turns = settings.turns}} {}
 
   [[nodiscard]] Result<Port> listen(asio::io_context& loop, const std::string& bind, Port number,
                                     const AttachSettings& settings) {
-    port.emplace(loop, coordinator,
+    port.emplace(loop, coordinator, onlookers,
                  CommonPortOptions{.bind = bind,
                                    .port = number,
                                    .token = settings.token,
@@ -62,6 +73,7 @@ struct Host {
   }
 
   Coordinator coordinator;
+  CoordinatorOps onlookers;
   std::optional<CommonPort> port;
 };
 
@@ -111,13 +123,15 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   }
 
   [[nodiscard]] bool is_foreign() const { return is_foreign_; }
-
   void report_progress(const ProgressReport& report) {
     if (link_) link_->report_progress(report);
   }
+  void report_node(const NodeReport& report) {
+    if (link_) link_->report_node(report);
+  }
+  [[nodiscard]] bool reaches() const { return link_ && link_->reaches(); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return link_ ? link_->clock() : std::nullopt; }
   [[nodiscard]] std::optional<Duration> day_ahead() const { return link_ ? link_->day_ahead() : std::nullopt; }
-
   bool set_cut(bool cut) {
     if (!host_ || !host_->port) return link_ && link_->set_cut(cut);
     host_->port->set_agents_cut(cut);
@@ -149,6 +163,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
 
   void host_alone() {
     host_ = std::make_unique<Host>(loop_, settings_);
+    if (settings_.hosting) settings_.hosting(host_->onlookers);
     use(host_->coordinator.connect(settings_.run_id, handler_));
   }
 
@@ -253,6 +268,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
                     host_->port->server().address() +
                     (settings_.token.empty() && exposed_ ? "; without a token everybody who reaches it can join" : ""));
     }
+    if (settings_.hosting) settings_.hosting(host_->onlookers);
     use(host_->coordinator.connect(settings_.run_id, settings_.workers_share_port ? sharing(*port) : handler_));
     return {};
   }
@@ -380,6 +396,8 @@ class AttachedLink final : public AgentLink {
   [[nodiscard]] bool is_foreign() const override { return attachment_->is_foreign(); }
   void send(AgentMessage message) override { attachment_->send(std::move(message)); }
   void report_progress(const ProgressReport& report) override { attachment_->report_progress(report); }
+  void report_node(const NodeReport& report) override { attachment_->report_node(report); }
+  [[nodiscard]] bool reaches() const override { return attachment_->reaches(); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return attachment_->clock(); }
   bool set_cut(bool cut) override { return attachment_->set_cut(cut); }
   [[nodiscard]] std::optional<Duration> day_ahead() const override { return attachment_->day_ahead(); }

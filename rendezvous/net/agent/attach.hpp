@@ -17,6 +17,12 @@ class io_context;
 
 namespace torchup {
 
+class CoordinatorOps;
+class TurnHistogram;
+
+/// What an agent keeps of its own job for those who ask what has happened.
+inline constexpr std::size_t agent_events_max = 256;
+
 /// How an agent finds the coordinator of its job.
 struct AttachSettings {
   RunId run_id{""};
@@ -41,6 +47,13 @@ struct AttachSettings {
   std::string token = {};
   /// Where this process hosts the coordinator: networks from which somebody may come without proving the token.
   SourceList allowed = {};
+  std::string read_token = {};  ///< likewise, and below: CoordinatorOpsOptions
+  std::vector<std::string> host_names = {};
+  std::optional<std::int64_t> pid = {};
+  std::string job_name = {};
+  const TurnHistogram* turns = nullptr;
+  /// This process hosts from now on: before its own agent comes. What it is given lives as long as the link.
+  std::function<void(CoordinatorOps&)> hosting = {};
   /// How long the endpoint may stay out of reach, at the start or later, before LinkLost.
   Duration join_timeout = std::chrono::seconds{600};
   /// Where this process hosts the coordinator: what was decided, who came, who was refused.

@@ -300,6 +300,8 @@ class TorchrunLink final : public AgentLink {
   ~TorchrunLink() override { session_->let_go(); }
   void send(AgentMessage message) override { session_->send(std::move(message)); }
   void report_progress(const ProgressReport&) override {}  // nobody watches over the whole there
+  void report_node(const NodeReport&) override {}
+  [[nodiscard]] bool reaches() const override { return false; }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return std::nullopt; }
   [[nodiscard]] std::optional<Duration> day_ahead() const override { return std::nullopt; }
   void finish(Duration, std::function<void()> done) override { asio::post(loop_, std::move(done)); }

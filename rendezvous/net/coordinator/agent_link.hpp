@@ -31,6 +31,12 @@ class AgentLink {
   /// this process hears of it at once. To be said again and again, also when all workers have ended with 0, for the
   /// others are watched on. Where torchrun's agents decide, nobody hears of it.
   virtual void report_progress(const ProgressReport& report) = 0;
+  /// What this node's workers do, for those who look at the job. The newest goes to the coordinator now and then. Where
+  /// torchrun's agents decide, nobody hears of it.
+  virtual void report_node(const NodeReport& report) = 0;
+  /// Whether an Ask would be heard now: this node is a member, and the way is not known to be cut. Where torchrun's
+  /// agents decide, never.
+  [[nodiscard]] virtual bool reaches() const = 0;
   /// How far the coordinator's monotonic clock (std::chrono::steady_clock) is ahead of this node's; nothing while it is
   /// not known, and where torchrun's agents decide.
   [[nodiscard]] virtual std::optional<ClockOffset::Estimate> clock() const = 0;

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/core/link/operations_pacing.hpp"
 #include "rendezvous/net/coordinator/agent_hello.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/io/address.hpp"
@@ -120,6 +121,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   [[nodiscard]] std::size_t held_bytes() const { return socket_->held_bytes(); }
 
   void tell(CoordinatorMessage message) override {
+    if (auto* const answer = std::get_if<Answer>(&message)) keep_room(*answer, socket_->unsent_bytes());
     std::visit([&](auto& said) { write(std::move(said)); }, message);
   }
   void let_go(std::string reason) override {
@@ -255,6 +257,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
     if (state_ != State::open) return reject("it spoke before it was welcome");
     attendance_->alive();
     if (keep_alive.report) attendance_->progressed(*keep_alive.report);
+    if (keep_alive.node) attendance_->reported(*keep_alive.node);
     const std::chrono::nanoseconds clock = std::chrono::steady_clock::now().time_since_epoch();
     const std::chrono::nanoseconds day = std::chrono::system_clock::now().time_since_epoch();
     write(KeepAliveAnswer{keep_alive.number, clock.count(), day.count()});

@@ -44,14 +44,17 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
 
   /// Null: there is no room for one.
   std::shared_ptr<Job> job(const RunId& run_id) {
-    const auto known = jobs_.find(run_id);
-    return known ? known : jobs_.begin(run_id);
+    if (auto known = jobs_.find(run_id)) return known;
+    auto begun = jobs_.begin(run_id);
+    if (begun) begun->onlooker = onlooker_;
+    return begun;
   }
 
   Result<> keep_state(StateDirectory& directory) {
     const auto restored = jobs_.restore(directory);
     if (!restored) return restored.error();
     for (const auto& job : *restored) {
+      job->onlooker = onlooker_;
       step(*job, Tick{});
       jobs_.forget_if_over(*job);
     }
@@ -217,6 +220,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   const LastingClock clock_;
   const RendezvousSettings settings_;
   const std::size_t answers_max_;
+  std::shared_ptr<const Onlooker> onlooker_;
   JobRegistry jobs_;
 
  private:
@@ -289,9 +293,32 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
         impl->step(*job, event);
       },
       [impl = impl_.get(), job](const watch::Event& event) { impl->heed(*job, event); },
+      [job, peer](NodeWord word) { job->show(peer, std::move(word)); },
       [impl = impl_.get(), job, peer, in_process](bool end_of_file) {
         impl->leave(job, peer, in_process, end_of_file);
       });
+}
+
+void Coordinator::set_onlooker(Onlooker onlooker) {
+  impl_->onlooker_ = std::make_shared<const Onlooker>(std::move(onlooker));
+}
+
+std::optional<OrderAnswer> Coordinator::order(const RunId& run_id, const Order& order, std::string by) {
+  const auto job = impl_->jobs_.find(run_id);
+  if (!job) return {};
+  OrderAnswer answer = job->answer(order, impl_->clock_());
+  if (answer.accepted) impl_->step(*job, Ordered{order, std::move(by)});
+  return answer;
+}
+
+bool Coordinator::tell_node(const RunId& run_id, const NodeId& node, CoordinatorMessage message) {
+  const auto job = impl_->jobs_.find(run_id);
+  return job && job->tell_node(node, std::move(message));
+}
+
+bool Coordinator::is_near(const RunId& run_id, const NodeId& node) const {
+  const auto job = impl_->jobs_.find(run_id);
+  return job && job->is_near(node);
 }
 
 bool Coordinator::foretell(const RunId& run_id, Foretold foretold) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "rendezvous/base/result.hpp"
@@ -69,6 +70,8 @@ class Coordinator {
     virtual void alive() = 0;
     /// How far the workers of its node are.
     virtual void progressed(const ProgressReport& report) = 0;
+    /// What they do.
+    virtual void reported(const NodeReport& report) = 0;
     /// Last call. `end_of_file` false: the connection broke, the agent may come back by another.
     virtual void gone(bool end_of_file) = 0;
   };
@@ -85,6 +88,26 @@ class Coordinator {
   /// Whoever starts the job's agents says how many there may be, or that it is over (core/round/rendezvous). False:
   /// there are too many jobs.
   bool foretell(const RunId& run_id, Foretold foretold);
+
+  // Those who look at jobs and steer them.
+
+  /// What a member says to them.
+  using NodeWord = std::variant<NodeReport, NodeEvent, Ask, Answer>;
+  struct Onlooker {
+    /// Called from within `Attendance` calls. An Ask is to be answered by `tell_node`.
+    std::function<void(const RunId&, const NodeId&, NodeWord)> heard = {};
+    /// What was decided, once it is on disk where jobs are kept there. Must not call the coordinator.
+    std::function<void(const RunId&, const Note&)> noted = {};
+  };
+  /// Before any agent comes, and before `keep_state`.
+  void set_onlooker(Onlooker onlooker);
+  /// `by` as in Ordered. Nothing: there is no such job.
+  [[nodiscard]] std::optional<OrderAnswer> order(const RunId& run_id, const Order& order, std::string by);
+  /// Says that to the member. Of what is large no more than a few at a time: who has too much to read is dropped.
+  /// False: there is none, or it has no connection now.
+  bool tell_node(const RunId& run_id, const NodeId& node, CoordinatorMessage message);
+  /// Whether the member was seen to come from this machine, whatever it calls itself.
+  [[nodiscard]] bool is_near(const RunId& run_id, const NodeId& node) const;
 
   /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run.
   void admit_torchrun(StoreServer& server, TorchrunHostOptions options);

@@ -7,6 +7,7 @@
 
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/link/message_bytes.hpp"
+#include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/net/coordinator/job_keeper.hpp"
 
 namespace torchup {
@@ -60,7 +61,7 @@ void CoordinatorJob::let_go_of_all(const std::string& reason) {
 }
 
 std::size_t CoordinatorJob::growth_by(const Join& join) const {
-  const Membership& members = mixed.active() ? mixed.members() : rendezvous.members();
+  const Membership& members = this->members();
   const auto known = members.slots().find(join.node.value());
   const bool is_new = known == members.slots().end();
   const std::size_t held = is_new ? 0 : torchup::held_bytes(members.at(known->second).join);
@@ -128,7 +129,38 @@ void CoordinatorJob::perform(RendezvousAction&& action) {
     if (auto* listener = listeners_[refuse->peer.value()]) listener->refuse(refuse->exit_code, refuse->reason);
   } else if (auto* note = std::get_if<Note>(&action)) {
     log(*note);
+    if (onlooker && onlooker->noted) onlooker->noted(run_id, *note);
   }
+}
+
+// Those who look at it and steer it.
+
+OrderAnswer CoordinatorJob::answer(const Order& order, TimePoint now) const {
+  if (faulty()) return {false, fault_};
+  return mixed.active() ? mixed.answer(order) : rendezvous.answer(order, now);
+}
+
+void CoordinatorJob::show(Peer peer, Coordinator::NodeWord word) const {
+  const auto slot = members().connection(peer).member;
+  if (!slot || faulty() || !onlooker || !onlooker->heard) return;
+  const NodeId node = members().at(*slot).join->node;
+  onlooker->heard(run_id, node, std::move(word));
+}
+
+bool CoordinatorJob::tell_node(const NodeId& node, CoordinatorMessage message) {
+  const auto known = members().slots().find(node.value());
+  const auto peer = known == members().slots().end() ? std::nullopt : members().at(known->second).peer;
+  if (!peer || faulty()) return false;
+  perform(Tell{*peer, std::move(message)});
+  return true;
+}
+
+bool CoordinatorJob::is_near(const NodeId& node) const {
+  const auto known = members().slots().find(node.value());
+  if (known == members().slots().end()) return false;
+  const Member& member = members().at(known->second);
+  const std::string& observed = member.observed;
+  return observed.empty() || is_loopback(observed) || observed == member.reached;
 }
 
 // A fault of ours.

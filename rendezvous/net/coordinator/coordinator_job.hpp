@@ -47,6 +47,17 @@ class CoordinatorJob {
   [[nodiscard]] std::size_t growth_by(const Join& join) const;
   [[nodiscard]] bool knows_address(const std::string& address) const;
 
+  // Those who look at it and steer it.
+
+  std::shared_ptr<const Coordinator::Onlooker> onlooker;  ///< null: nobody
+  [[nodiscard]] OrderAnswer answer(const Order& order, TimePoint now) const;
+  /// A member has said that by this connection; of others nothing is heard.
+  void show(Peer peer, Coordinator::NodeWord word) const;
+  /// As Coordinator::tell_node.
+  bool tell_node(const NodeId& node, CoordinatorMessage message);
+  /// As Coordinator::is_near.
+  [[nodiscard]] bool is_near(const NodeId& node) const;
+
   // What was decided.
 
   void perform(std::vector<RendezvousAction> actions);
@@ -83,6 +94,7 @@ class CoordinatorJob {
   bool stepping = false;
 
  private:
+  [[nodiscard]] const Membership& members() const { return mixed.active() ? mixed.members() : rendezvous.members(); }
   [[nodiscard]] End fault_verdict() const;
   void remember(const std::string& address);
   [[nodiscard]] std::vector<std::string> sources();

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "rendezvous/core/round/job_watch.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
@@ -9,18 +12,29 @@
 
 namespace torchup {
 
-/// One connection's words on their way: to the round machine by `step`, to the watch beside it by `heed`, and at last,
-/// once, to `leave`.
+/// What an agent says that is for those who look at the job; the message is moved from then.
+[[nodiscard]] inline std::optional<Coordinator::NodeWord> word_for_onlookers(AgentMessage& message) {
+  return std::visit(
+      [](auto& said) -> std::optional<Coordinator::NodeWord> {
+        if constexpr (OfOperations<std::decay_t<decltype(said)>>) return std::move(said);
+        return {};
+      },
+      message);
+}
+
+/// One connection's words on their way: to the round machine by `step`, to the watch beside it by `heed`, to onlookers
+/// by `show`, and at last, once, to `leave`.
 class OpenAttendance final : public Coordinator::Attendance {
  public:
   OpenAttendance(Peer peer, std::function<void(RendezvousEvent)> step, std::function<void(const watch::Event&)> heed,
-                 std::function<void(bool)> leave)
-      : peer_{peer}, step_{std::move(step)}, heed_{std::move(heed)}, leave_{std::move(leave)} {}
+                 std::function<void(Coordinator::NodeWord)> show, std::function<void(bool)> leave)
+      : peer_{peer}, step_{std::move(step)}, heed_{std::move(heed)}, show_{std::move(show)}, leave_{std::move(leave)} {}
   ~OpenAttendance() override { gone(true); }
 
   void said(AgentMessage message) override {
     if (!leave_) return;
     if (const auto answer = watch::event_of(peer_, message)) return heed_(*answer);
+    if (auto word = word_for_onlookers(message)) return show_(*std::move(word));
     step_(Said{peer_, std::move(message)});
   }
   void resumed(Resume resume) override {
@@ -32,6 +46,9 @@ class OpenAttendance final : public Coordinator::Attendance {
   void progressed(const ProgressReport& report) override {
     if (leave_) heed_(watch::Progressed{peer_, report});
   }
+  void reported(const NodeReport& report) override {
+    if (leave_) show_(report);
+  }
   void gone(bool end_of_file) override {
     if (const auto leave = std::exchange(leave_, {})) leave(end_of_file);
   }
@@ -40,6 +57,7 @@ class OpenAttendance final : public Coordinator::Attendance {
   Peer peer_;
   std::function<void(RendezvousEvent)> step_;
   std::function<void(const watch::Event&)> heed_;
+  std::function<void(Coordinator::NodeWord)> show_;
   std::function<void(bool)> leave_;
 };
 

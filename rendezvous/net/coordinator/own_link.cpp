@@ -50,6 +50,12 @@ class OwnLink final : public AgentLink {
       if (state->attendance) state->attendance->progressed(report);
     });
   }
+  void report_node(const NodeReport& report) override {
+    asio::post(state_->loop, [state = state_, report] {
+      if (state->attendance) state->attendance->reported(report);
+    });
+  }
+  [[nodiscard]] bool reaches() const override { return true; }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override {
     return ClockOffset::Estimate{};  // it is the same
   }

@@ -3,11 +3,12 @@
 #include <utility>
 
 #include "rendezvous/net/coordinator/coordinator.hpp"
-#include "rendezvous/net/daemon/pages.hpp"
+#include "rendezvous/net/daemon/coordinator_ops.hpp"
 
 namespace torchup {
 
-CommonPort::CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, CommonPortOptions options)
+CommonPort::CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, CoordinatorOps& onlookers,
+                       CommonPortOptions options)
     : options_{std::move(options)}, coordinator_{coordinator},
       admission_{.token = !options_.token.empty(), .allowed = options_.allowed}, agents_{loop,
                                                                                          coordinator,
@@ -17,8 +18,10 @@ CommonPort::CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, 
                                                                                           .admits =
                                                                                               admission_.of_agents(),
                                                                                           .log = options_.log}},
-      http_{loop, {.pages = pages([this] { return server_.status(); }, coordinator), .token = options_.token}},
-      server_{loop, server_options()} {}
+      http_{onlookers.http()}, door_{std::make_shared<HttpDoor>()}, server_{loop, server_options()} {
+  door_->access = onlookers.access();
+  onlookers.set_port([this] { return PortNumbers{.store = server_.status(), .agents = agents_.count()}; });
+}
 
 StoreServerOptions CommonPort::server_options() {
   StoreServerOptions server;
@@ -39,7 +42,7 @@ bool CommonPort::serve(unsigned char first_byte, UniqueFd& socket) {
   if (begins_agent(first_byte)) {
     agents_.serve(std::move(socket));
   } else if (begins_http(first_byte)) {
-    http_.serve(std::move(socket));
+    http_.serve(std::move(socket), door_);
   } else {
     return false;
   }

@@ -9,8 +9,8 @@
 #include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/coordinator/agent_sessions.hpp"
 #include "rendezvous/net/daemon/admission.hpp"
-#include "rendezvous/net/daemon/http.hpp"
 #include "rendezvous/net/daemon/torchrun_refusal.hpp"
+#include "rendezvous/net/ops/http_server.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
 namespace boost::asio {
@@ -20,13 +20,14 @@ class io_context;
 namespace torchup {
 
 class Coordinator;
+class CoordinatorOps;
 
 struct CommonPortOptions {
   std::string bind = {};  ///< as in StoreServerOptions, like the port
   Port port{0};
   StoreLimits store = {};
   ConnectionLimits connections = {};
-  std::string token = {};            ///< agents must prove it, and who asks for a page from elsewhere must send it
+  std::string token = {};            ///< agents must prove it
   SourceList allowed = {};           ///< networks from which somebody may come without proving it
   bool embedded = false;             ///< this process is an agent of the job and takes the coordinator with it
   std::string only_job = {};         ///< AgentSessionsOptions::only_job
@@ -35,12 +36,13 @@ struct CommonPortOptions {
 };
 
 /// The one port of a coordinator, in torchupd as in an agent that hosts: clients of the store, agents, and people and
-/// probes who ask for pages (/healthz, /readyz, /metrics, /status). Who comes in, and who gives way when descriptors
+/// probes who ask over HTTP (core/ops/ops_route.hpp). Who comes in, and who gives way when descriptors
 /// run out, is decided alike in both.
 class CommonPort {
  public:
-  /// The coordinator must outlive this.
-  CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, CommonPortOptions options);
+  /// The coordinator, and those who look at its jobs, must outlive this.
+  CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, CoordinatorOps& onlookers,
+             CommonPortOptions options);
   CommonPort(const CommonPort&) = delete;
   CommonPort& operator=(const CommonPort&) = delete;
 
@@ -59,7 +61,8 @@ class CommonPort {
   Coordinator& coordinator_;
   Admission admission_;
   AgentSessions agents_;
-  HttpService http_;
+  HttpServer& http_;
+  std::shared_ptr<HttpDoor> door_;
   StoreServer server_;
   std::optional<TorchrunRefusal> refusal_;
 };

@@ -1,5 +1,7 @@
 #include "rendezvous/net/daemon/daemon.hpp"
 
+#include <unistd.h>
+
 #include <boost/asio/io_context.hpp>
 #include <utility>
 
@@ -7,7 +9,12 @@
 #include "rendezvous/net/coordinator/state_directory.hpp"
 #include "rendezvous/net/daemon/admission.hpp"
 #include "rendezvous/net/daemon/common_port.hpp"
+#include "rendezvous/net/daemon/coordinator_ops.hpp"
+#include "rendezvous/net/daemon/events_file.hpp"
 #include "rendezvous/net/io/log.hpp"
+#include "rendezvous/net/io/loop_turns.hpp"
+#include "rendezvous/net/ops/control_socket.hpp"
+#include "rendezvous/net/ops/http_port.hpp"
 
 namespace torchup {
 
@@ -22,7 +29,15 @@ class Daemon::Impl {
     if (settings_.store_only) {
       store_.emplace(loop, store_options());
     } else {
-      port_.emplace(loop, coordinator_, port_options());
+      onlookers_.emplace(loop, coordinator_,
+                         CoordinatorOpsOptions{.token = settings_.token,
+                                               .read_token = settings_.read_token,
+                                               .host_names = settings_.host_names,
+                                               .turns = &turns_});
+      onlookers_->service().set_recorded([this](const std::string& run_id, std::uint64_t seq, std::string_view event) {
+        if (events_) events_->write(event_line(run_id, seq, event));
+      });
+      port_.emplace(loop, coordinator_, *onlookers_, port_options());
     }
   }
 
@@ -32,6 +47,11 @@ class Daemon::Impl {
   }
 
   std::optional<int> start() {
+    if (!settings_.events_file.empty()) {
+      auto opened = EventsFile::open(loop_, settings_.events_file, log_.sink());
+      if (!opened) return failed(2, opened.error());
+      events_ = std::move(*opened);
+    }
     if (!settings_.state_dir.empty()) {
       auto opened = StateDirectory::open(loop_, settings_.state_dir);
       auto kept = opened ? coordinator_.keep_state(**opened) : Result<>{opened.error()};
@@ -40,7 +60,17 @@ class Daemon::Impl {
     }
     const auto port = port_ ? port_->listen() : store_->listen();
     if (!port) return failed(port.error().code == errc::bad_value ? 2 : 67, port.error());
+    if (port_ && settings_.control_socket) open_control_socket();
     return std::nullopt;
+  }
+
+  /// What only stores has no page on which turns would be told of.
+  void run() {
+    if (port_) {
+      run_turns(loop_, turns_);
+    } else {
+      loop_.run();
+    }
   }
 
   [[nodiscard]] StoreServer& server() { return port_ ? port_->server() : *store_; }
@@ -55,6 +85,17 @@ class Daemon::Impl {
   int failed(int exit_code, const Error& error) {
     log_.tell({LogLevel::error, error.message()});
     return exit_code;
+  }
+
+  void open_control_socket() {
+    auto socket = ControlSocket::make(runtime_directory(), ::getpid());
+    if (!socket) return log_.tell({LogLevel::warning, socket.error().message()});
+    control_socket_.emplace(std::move(*socket));
+    std::vector<UniqueFd> sockets;
+    sockets.push_back(control_socket_->take());
+    const auto door = std::make_shared<HttpDoor>();
+    door->access.own_uid = ::geteuid();
+    control_port_.emplace(loop_, onlookers_->http(), std::move(sockets), door);
   }
 
   CommonPortOptions port_options() {
@@ -84,9 +125,14 @@ class Daemon::Impl {
   DaemonSettings settings_;
   Log& log_;
   std::unique_ptr<StateDirectory> state_;  ///< outlives what writes there
+  std::unique_ptr<EventsFile> events_;     ///< null: nobody wants them
   Coordinator coordinator_;
+  TurnHistogram turns_;
+  std::optional<CoordinatorOps> onlookers_;
   std::optional<CommonPort> port_;
   std::optional<StoreServer> store_;  ///< in place of it
+  std::optional<ControlSocket> control_socket_;
+  std::optional<HttpPort> control_port_;
   bool ended_ = false;
 };
 
@@ -95,6 +141,7 @@ Daemon::Daemon(asio::io_context& loop, DaemonSettings settings, Log& log)
 Daemon::~Daemon() = default;
 
 std::optional<int> Daemon::start() { return impl_->start(); }
+void Daemon::run() { impl_->run(); }
 std::string Daemon::address() const { return impl_->server().address(); }
 std::size_t Daemon::connection_count() const { return impl_->server().status().connections; }
 void Daemon::drain(std::function<void()> done) { impl_->drain(std::move(done)); }

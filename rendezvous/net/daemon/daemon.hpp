@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
@@ -25,8 +26,12 @@ struct DaemonSettings {
   StoreLimits store = {};
   ConnectionLimits connections = {};
   std::string token = {};
-  SourceList allowed = {};     ///< networks from which somebody may come without proving the token
-  std::string state_dir = {};  ///< empty: jobs are not kept
+  std::string read_token = {};  ///< CoordinatorOpsOptions, and below
+  std::vector<std::string> host_names = {};
+  bool control_socket = false;   ///< in the user's runtime directory; where there is none, a warning says why
+  SourceList allowed = {};       ///< networks from which somebody may come without proving the token
+  std::string state_dir = {};    ///< empty: jobs are not kept
+  std::string events_file = {};  ///< that gets the events of all jobs; empty: none does
   int agents_max = RendezvousSettings{}.agents_max;
   bool torchrun_store_here = false;  ///< workers of torchrun's agents meet in this process (TorchrunHostOptions)
   bool store_only = false;           ///< neither agents nor pages, and torchrun's keys are keys as any other
@@ -44,6 +49,8 @@ class Daemon {
 
   /// Reads the state, listens. A number: it cannot, the log says why, and the process ends with it.
   [[nodiscard]] std::optional<int> start();
+  /// Runs the loop to its end.
+  void run();
   /// "127.0.0.1:29400", after start().
   [[nodiscard]] std::string address() const;
   [[nodiscard]] std::size_t connection_count() const;

@@ -142,7 +142,7 @@ void FrameSocket::recount() {
 
 void FrameSocket::write(std::string_view bytes) {
   if (closed_ || closing_ || deaf_) return;
-  if (output_.size() - output_sent_ + bytes.size() > unsent_bytes_max) {
+  if (unsent_bytes() + bytes.size() > unsent_bytes_max) {
     return fail_later(asio::error::no_buffer_space);
   }
   if (output_.empty() && !waiting_output_) {

@@ -64,6 +64,8 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   /// From now on what this connection holds is part of `memory`.
   void count_in(std::shared_ptr<FrameMemory> memory) { memory_ = std::move(memory); }
   [[nodiscard]] std::size_t held_bytes() const { return counted_; }
+  /// What was written and the kernel has not taken.
+  [[nodiscard]] std::size_t unsent_bytes() const { return output_.size() - output_sent_; }
   /// How long the kernel waits for a peer's machine that is gone, in traffic and without.
   void set_patience(Duration patience);
 

@@ -38,6 +38,11 @@ std::string_view level_name(LogLevel level) {
   return names[static_cast<std::size_t>(level)];
 }
 
+std::string_view colour_of(LogLevel level) {
+  if (level == LogLevel::error) return "\x1b[31m";
+  return level == LogLevel::warning ? "\x1b[33m" : "";
+}
+
 /// As a text of JSON: `text` is printable, so that only two characters mean something else there.
 std::string quoted(std::string_view text) {
   std::string out{"\""};
@@ -126,10 +131,10 @@ class Log::Impl : public std::enable_shared_from_this<Log::Impl> {
   }
 
   [[nodiscard]] std::string text_of(const LogLine& line) const {
-    if (line.job.empty())
-      return fmt::format("{}: {}\n", options_.program, printable_start(line.text, options_.limits.line_bytes_max));
-    return fmt::format("{}: job {}: {}\n", options_.program, printable_start(line.job),
-                       printable_start(line.text, options_.limits.line_bytes_max));
+    const std::string_view colour = options_.colours ? colour_of(line.level) : "";
+    const std::string job = line.job.empty() ? "" : fmt::format("job {}: ", printable_start(line.job));
+    return fmt::format("{}{}: {}{}{}\n", colour, options_.program, job,
+                       printable_start(line.text, options_.limits.line_bytes_max), colour.empty() ? "" : "\x1b[0m");
   }
 
   [[nodiscard]] std::string json_of(const LogLine& line) const {

@@ -31,6 +31,7 @@ struct LogOptions {
   std::string program;              ///< in front of each line
   LogLevel level = LogLevel::info;  ///< and what is worse
   LogFormat format = LogFormat::text;
+  bool colours = false;  ///< of text: errors are red, warnings yellow
   LogLimits limits = {};
   /// Takes one whole line, its end included, and must not wait. Unset: stderr, each line in one write, by a thread of
   /// its own, so that nobody waits for whoever reads it. Where that one falls behind by unwritten_log_bytes_max lines

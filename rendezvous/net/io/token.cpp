@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <sys/random.h>
@@ -20,6 +19,7 @@
 #include <system_error>
 #include <vector>
 
+#include "rendezvous/core/text/same_secret.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
@@ -34,12 +34,10 @@ struct Crypto {
     if (!library) throw std::runtime_error{std::string{"a job token needs libcrypto: "} + ::dlerror()};
     hmac = reinterpret_cast<decltype(hmac)>(::dlsym(library, "HMAC"));
     sha256 = reinterpret_cast<decltype(sha256)>(::dlsym(library, "EVP_sha256"));
-    compare = reinterpret_cast<decltype(compare)>(::dlsym(library, "CRYPTO_memcmp"));
-    if (!hmac || !sha256 || !compare) throw std::runtime_error{"libcrypto.so.3 lacks HMAC-SHA-256"};
+    if (!hmac || !sha256) throw std::runtime_error{"libcrypto.so.3 lacks HMAC-SHA-256"};
   }
   decltype(&::HMAC) hmac = nullptr;
   decltype(&::EVP_sha256) sha256 = nullptr;
-  decltype(&::CRYPTO_memcmp) compare = nullptr;
 };
 
 const Crypto& crypto() {
@@ -68,15 +66,11 @@ Mac hmac_sha256(std::string_view key, std::string_view text) {
   return mac;
 }
 
-bool same(std::string_view left, std::string_view right) {
-  return left.size() == right.size() && crypto().compare(left.data(), right.data(), left.size()) == 0;
-}
-
 bool same(const Mac& left, const Mac& right) {
   const auto text = [](const Mac& mac) {
     return std::string_view{reinterpret_cast<const char*>(mac.data()), mac.size()};
   };
-  return same(text(left), text(right));
+  return same_secret(text(left), text(right));
 }
 
 Nonce fresh_nonce() {

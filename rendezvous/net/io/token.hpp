@@ -13,9 +13,7 @@ namespace torchup {
 /// a program that has a token can say so before it serves anybody.
 [[nodiscard]] Result<> prepare_proofs();
 [[nodiscard]] Mac hmac_sha256(std::string_view key, std::string_view text);
-/// Whether two secrets, or proofs of them, are the same, in a time that does not depend on where they differ. Only
-/// their lengths may show.
-[[nodiscard]] bool same(std::string_view left, std::string_view right);
+/// Whether two proofs are the same; as same_secret.
 [[nodiscard]] bool same(const Mac& left, const Mac& right);
 /// From the kernel's generator; never used twice.
 [[nodiscard]] Nonce fresh_nonce();

@@ -169,6 +169,7 @@ void StoreRequests::serve_with(StoreSession& session, RequestReader& reader, std
     if (!prove(session, reader)) return;
     if (request_.query == Query::list_keys && !may_list(session)) return wait_for_list(session, list_again(input));
     ++served_;
+    ++served_of_[static_cast<std::size_t>(request_.query)];
     apply(session);
     if (refuse_if_told() || session.closed) return;
     connections_.drop_readers();  // of values that it replaced

@@ -11,6 +11,7 @@
 
 #include "rendezvous/core/store/store.hpp"
 #include "rendezvous/core/store/store_codec.hpp"
+#include "rendezvous/core/store/store_status.hpp"
 #include "rendezvous/net/store/store_connections.hpp"
 #include "rendezvous/net/store/store_replies.hpp"
 #include "rendezvous/net/store/store_server.hpp"
@@ -43,6 +44,7 @@ class StoreRequests {
   void apply_taken(ClientId client, Request& request);
   void gone(ClientId client);
   [[nodiscard]] std::uint64_t served() const { return served_; }
+  [[nodiscard]] const StoreRequestCounts& served_of() const { return served_of_; }
 
  private:
   bool begin(StoreSession& session);
@@ -78,6 +80,7 @@ class StoreRequests {
   StoreWatcher* watcher_ = nullptr;
   std::string watched_prefix_;
   std::uint64_t served_ = 0;
+  StoreRequestCounts served_of_{};
   TimePoint turn_end_{};
   std::vector<std::uint32_t> paused_;
   std::deque<std::uint32_t> listers_;  ///< they too

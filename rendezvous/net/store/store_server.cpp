@@ -90,6 +90,7 @@ class StoreServer::Impl {
     status.unread_bytes = connections_.unread_bytes();
     status.refused = connections_.refused();
     status.requests = requests_.served();
+    status.requests_of = requests_.served_of();
     status.batches = replies_.batches();
     return status;
   }

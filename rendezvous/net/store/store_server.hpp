@@ -12,6 +12,7 @@
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/store/store.hpp"
+#include "rendezvous/core/store/store_status.hpp"
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/net/io/silence_limit.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
@@ -77,21 +78,6 @@ struct StoreServerOptions {
   /// Unset: from every address.
   std::function<bool(const std::string& address)> admits;
   LogSink log;  ///< rare events only; unset: nobody wants to know
-};
-
-/// Counters since the start, and what is there now.
-struct StoreServerStatus {
-  std::size_t connections = 0;
-  std::size_t keys = 0;
-  std::size_t queues = 0;
-  std::size_t bytes = 0;           ///< of keys, values and queue elements, with what keeps them
-  std::size_t waiting = 0;         ///< clients with an open wait or barrier
-  std::size_t arriving_bytes = 0;  ///< of unfinished requests
-  std::size_t unread_bytes = 0;    ///< of answers on their way, with the values that they share with the store
-  std::uint64_t accepted = 0;
-  std::uint64_t refused = 0;  ///< closed for what they sent, or at a limit
-  std::uint64_t requests = 0;
-  std::uint64_t batches = 0;  ///< calls of the kernel that took the answers of several clients (SendBatch)
 };
 
 /// Sees what clients do to keys of interest. Called on the loop; may use the store.

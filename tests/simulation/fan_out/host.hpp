@@ -89,7 +89,7 @@ class SimulatedHost {
   void obey(const StopWorkers& stop);
   void obey(const End& end);
   void obey(const Waiting&) {}
-  void obey(const OfDiagnosis auto&) {}
+  void obey(const BesideRounds auto&) {}
   void join();
   void work(Round round, int number);
   void leave(int signal);

@@ -319,6 +319,15 @@ TEST_CASE("who leaves while it is to park ends as any other", "[unit][agent][kee
   CHECK(find<SweepDescendants>(job.step(ended(0, -SIGTERM)))->kept == ranks({2}));
 }
 
+TEST_CASE("what a worker raised is no part of our text", "[unit][agent][keep]") {
+  Keeping job;
+  const auto actions = job.says(2, WorkerRaised{"ValueError: secret"});
+  const auto* notice = find_event<event::Notice>(actions);
+  REQUIRE(notice);
+  CHECK(notice->text.find("secret") == std::string::npos);
+  CHECK(notice->said == "ValueError: secret");
+}
+
 TEST_CASE("who raises is blamed when no other cause shows in 250 ms", "[unit][agent][keep]") {
   Keeping job;
   CHECK(deeds(job.says(2, WorkerRaised{"ValueError"})) == 0);

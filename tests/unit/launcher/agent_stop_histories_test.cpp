@@ -145,7 +145,7 @@ class TimedJob {
 
 }  // namespace
 
-TEST_CASE("however clocks and workers differ, all nodes end alike before their time is over", "[unit][agent]") {
+TEST_CASE("however clocks and workers differ, all nodes end alike before their time is over", "[unit][agent][many]") {
   for (unsigned seed = 0; seed < 10'000; ++seed) {
     CAPTURE(seed);
     TimedJob{seed}.run();

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "launcher/core/record/error_file.hpp"
-#include "launcher/core/text/utc_text.hpp"
+#include "rendezvous/core/text/utc_text.hpp"
 
 using namespace torchup;
 

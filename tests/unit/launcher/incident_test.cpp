@@ -4,7 +4,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
-#include "launcher/core/text/utc_text.hpp"
+#include "rendezvous/core/text/utc_text.hpp"
 
 using namespace torchup;
 

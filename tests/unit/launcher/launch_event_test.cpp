@@ -139,10 +139,10 @@ TEST_CASE("a long life is remembered by its last attempts", "[unit][events]") {
 
 TEST_CASE("losses in more places than are remembered keep their sum", "[unit][events]") {
   RunRecord record;
-  for (std::size_t i = 0; i < losses_kept_max + 3; ++i) {
+  for (std::size_t i = 0; i < loss_places_max + 3; ++i) {
     record.apply(at(0, event::LogWriteFailed{"/logs/" + std::to_string(i), "full", 2}));
   }
-  REQUIRE(record.log_bytes_lost() == 2 * (losses_kept_max + 3));
+  REQUIRE(record.log_bytes_lost() == 2 * (loss_places_max + 3));
 }
 
 TEST_CASE("of a long message the record keeps the beginning", "[unit][events]") {
@@ -310,4 +310,16 @@ TEST_CASE("a straggler is one line where it is told, and an event everywhere", "
   CHECK((line.contains("late_ms") && line.contains("step_ms") && line.contains("last_percent")));
   line = nlohmann::json::parse(to_json_line(at(1, event::StragglerOver{{std::nullopt, "nodeb"}, true}), "h"));
   CHECK((line.at("event") == "straggler_over" && line.at("rank").is_null() && line.at("host") == "nodeb"));
+}
+
+TEST_CASE("a worker's words stand beside our text, and are shown behind it", "[unit][events]") {
+  for (const EventBody& event : {EventBody{event::Warning{"a timer ran out", "step 7"}},
+                                 EventBody{event::Notice{"a timer ran out", LogLevel::warning, "step 7"}}}) {
+    const auto line = nlohmann::json::parse(to_json_line(at(0, event), "h"));
+    CHECK(line.at("text") == "a timer ran out");
+    CHECK(line.at("said") == "step 7");
+    CHECK(to_text(event)->text == "a timer ran out: step 7");
+  }
+  CHECK_FALSE(nlohmann::json::parse(to_json_line(at(0, event::Warning{"alone"}), "h")).contains("said"));
+  CHECK(to_text(event::Warning{"alone"})->text == "alone");
 }

@@ -169,3 +169,38 @@ TEST_CASE("the tail of endless output has a limit", "[unit][output]") {
   for (const auto& line : tail.lines()) bytes += line.size();
   CHECK(bytes == tail_bytes_max);
 }
+
+TEST_CASE("each stream's last bytes are remembered as they were written", "[unit][output]") {
+  using Stream = OutputTail::Stream;
+  OutputTail tail;
+  tail.feed(Stream::out, "one\ntw");
+  tail.feed(Stream::err, "bad\r\n\xff");
+  tail.feed(Stream::out, "o\nthree");
+  CHECK(tail.of(Stream::out).bytes == "one\ntwo\nthree");
+  CHECK(tail.of(Stream::out).end == 13);
+  CHECK(tail.of(Stream::err).bytes == "bad\r\n\xff");
+  CHECK(tail.of(Stream::err).end == 6);
+}
+
+TEST_CASE("what is remembered of a stream has no hole and ends with its newest byte", "[unit][output]") {
+  using Stream = OutputTail::Stream;
+  OutputTail tail;
+  std::string whole[2];
+  std::uint32_t chance = 1;
+  for (int turn = 0; turn < 3000; ++turn) {
+    chance = chance * 1664525 + 1013904223;
+    const std::size_t index = (chance >> 8) % 2;
+    const std::size_t size = (chance >> 12) % 64 == 0 ? 40'000 : (chance >> 16) % 400;
+    std::string bytes;
+    for (std::size_t i = 0; i < size; ++i) bytes += static_cast<char>('a' + (whole[index].size() + i) % 23);
+    if ((chance >> 28) % 2 == 0 && !bytes.empty()) bytes[bytes.size() / 2] = '\n';
+    whole[index] += bytes;
+    tail.feed(index == 0 ? Stream::out : Stream::err, bytes);
+    for (const std::size_t each : {0U, 1U}) {
+      const auto kept = tail.of(each == 0 ? Stream::out : Stream::err);
+      REQUIRE(kept.end == whole[each].size());
+      REQUIRE(whole[each].ends_with(kept.bytes));
+      REQUIRE(kept.bytes.size() <= 4 * tail_bytes_max);
+    }
+  }
+}

@@ -36,12 +36,34 @@ std::string refusal(const Texts& options, const Texts& variables = {}) {
 }  // namespace
 
 TEST_CASE("one node without port meets in this process, under a fresh run id", "[unit][plan]") {
-  const LaunchConfig config = plan({{"rdzv-id", "job1"}});
+  const LaunchConfig config = plan({});
   REQUIRE(!config.rendezvous.endpoint);
   REQUIRE(config.rendezvous.run_id == RunId{"00000000-0000-4000-8000-0000000000ff"});
   REQUIRE(config.terms.max_nodes == 1);
   REQUIRE(config.local_world_size == 1);
   REQUIRE(plan({{"standalone", "1"}, {"rdzv-backend", "foo"}}).rendezvous.backend == Backend::c10d);
+}
+
+TEST_CASE("a job of one node has the run id that it was given, but not a standalone one", "[unit][plan]") {
+  REQUIRE(plan({{"rdzv-id", "job/1"}}).rendezvous.run_id == RunId{"job/1"});
+  REQUIRE(plan({{"rdzv-id", "job/1"}, {"standalone", "1"}}).rendezvous.run_id ==
+          RunId{"00000000-0000-4000-8000-0000000000ff"});
+}
+
+TEST_CASE("the doors by which people see a job are as they were asked for", "[unit][plan]") {
+  REQUIRE(plan({}).operations == OperationsOptions{});
+  const OperationsOptions doors =
+      plan({{"no-control-socket", "1"}, {"status-port", "0"}, {"status-bind", "::"}, {"status-host", "a.example,b"}})
+          .operations;
+  REQUIRE_FALSE(doors.control_socket);
+  REQUIRE(doors.status_port == Port{0});
+  REQUIRE(doors.status_bind == "::");
+  REQUIRE(doors.host_names == std::vector<std::string>{"a.example", "b"});
+  REQUIRE(refusal({{"status-port", "65536"}}).starts_with("--status-port="));
+  REQUIRE(refusal({{"status-port", "-1"}}).starts_with("--status-port="));
+  REQUIRE(refusal({{"status-bind", "node1"}}).starts_with("--status-bind="));
+  REQUIRE(refusal({{"status-host", "a,"}}).starts_with("--status-host: "));
+  REQUIRE(refusal({{"status-host", "a:80"}}).starts_with("--status-host: "));
 }
 
 TEST_CASE("a port makes it static", "[unit][plan]") {

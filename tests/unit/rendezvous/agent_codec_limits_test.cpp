@@ -200,6 +200,31 @@ TEST_CASE("a part of an answer or of news is read at its limit and refused beyon
   check(CoordinatorFrame{HangTold{largest, true}}, 4 + 1);
 }
 
+TEST_CASE("what is said for those who look at a job is read at its limit and refused beyond it",
+          "[unit][agent_codec]") {
+  const auto check = [](const AgentFrame& frame, std::string_view mark, std::size_t bytes_max, const char* what) {
+    std::string bytes = encode(frame);
+    std::string_view input = bytes;
+    const auto read = take_agent_frame(input);
+    REQUIRE(read.has_value());
+    REQUIRE(**read == frame);
+    const std::size_t at = bytes.find(mark) - 4;
+    REQUIRE(bytes[at] == static_cast<char>(bytes_max & 0xff));
+    bytes[at] = static_cast<char>((bytes_max + 1) & 0xff);
+    input = bytes;
+    const auto beyond = take_agent_frame(input);
+    REQUIRE(beyond.error().code == make_error_code(errc::limit_exceeded));
+    REQUIRE(beyond.error().context.starts_with(what));
+  };
+  const auto full = [](std::size_t bytes_max) { return std::string(bytes_max, 'M'); };
+  check(NodeEvent{full(node_event_bytes_max)}, "MMMM", node_event_bytes_max, "an event");
+  check(Ask{.target = full(ask_target_bytes_max)}, "MMMM", ask_target_bytes_max, "a target");
+  check(Ask{.body = full(ask_body_bytes_max)}, "MMMM", ask_body_bytes_max, "the body of a request");
+  check(Answer{.body = full(answer_body_bytes_max)}, "MMMM", answer_body_bytes_max, "the body of an answer");
+  check(KeepAlive{1, {}, NodeReport{.ranks = full(local_workers_max)}}, "MMMM", std::size_t{local_workers_max},
+        "the states of ranks");
+}
+
 TEST_CASE("a writer cuts what is too long, so that no frame outgrows its limit", "[unit][agent_codec]") {
   WorkerFailure loud = failure();
   loud.host.assign(2 * name_bytes_max, 'h');

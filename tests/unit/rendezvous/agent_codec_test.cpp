@@ -16,8 +16,12 @@ namespace {
 /// How long the frame of an older peer may be, which ends where this one goes on with what has been added since: behind
 /// its length, and where the whole is so long.
 std::vector<std::size_t> older_lengths(const AgentFrame& frame, std::size_t whole) {
-  if (std::holds_alternative<KeepAlive>(frame)) return {1 + sizeof(std::uint64_t)};
-  if (std::holds_alternative<Leave>(frame)) return {whole - 1};
+  if (const auto* const alive = std::get_if<KeepAlive>(&frame)) {
+    KeepAlive former = *alive;
+    former.node.reset();
+    return {1 + sizeof(std::uint64_t), encode(AgentFrame{former}).size() - sizeof(std::uint32_t) - 1};
+  }
+  if (std::holds_alternative<Leave>(frame)) return {whole - 2, whole - 1};
   const auto* const join = std::get_if<Join>(&frame);
   if (!join) return {};
   const std::size_t without_code = whole - sizeof(std::int32_t);
@@ -27,6 +31,7 @@ std::vector<std::size_t> older_lengths(const AgentFrame& frame, std::size_t whol
 std::vector<std::size_t> older_lengths(const CoordinatorFrame& frame, std::size_t whole) {
   const std::size_t number = sizeof(std::uint64_t);
   if (std::holds_alternative<KeepAliveAnswer>(frame)) return {1 + number, 1 + 2 * number};
+  if (std::holds_alternative<StopWorkers>(frame)) return {whole - 2, whole - 1};
   return std::holds_alternative<Placed>(frame) ? std::vector{whole - 1} : std::vector<std::size_t>{};
 }
 

@@ -62,20 +62,28 @@ inline std::vector<AgentFrame> agent_frames() {
   resume.failed = {Round{1}, {failure()}, false};
   return {Hello{.has_token = true, .nonce = {1, 2, 3}, .run_id = RunId{"job1"}},
           Proof{{9, 8, 7}},
-          KeepAlive{1ull << 40, ProgressReport{.watched = true,
-                                               .progressed = true,
-                                               .ending = true,
-                                               .silence = std::chrono::seconds{64},
-                                               .median_gap = std::chrono::milliseconds{142},
-                                               .longest_gap = std::chrono::seconds{7}}},
+          KeepAlive{1ull << 40,
+                    ProgressReport{.watched = true,
+                                   .progressed = true,
+                                   .ending = true,
+                                   .silence = std::chrono::seconds{64},
+                                   .median_gap = std::chrono::milliseconds{142},
+                                   .longest_gap = std::chrono::seconds{7}},
+                    NodeReport{.ranks = "rw-h",
+                               .steps = StepReport{41190, 41200, 3100, std::chrono::milliseconds{250}},
+                               .beats = 1ull << 33,
+                               .spent = {1, 2, 3, 4, 5, 6, 7, 8, 1ll << 40}}},
           full_join(),
           StoreReady{Round{1ll << 40}, Port{29500}},
           WorkersFailed{Round{2}, {failure(), failure()}, true},
           WorkersSucceeded{Round{3}},
-          Leave{false, 143, "terminated", {failure()}, 10, true, true},
+          Leave{false, 143, "terminated", {failure()}, 10, true, true, true},
           Examined{6, std::string("\x00 any \xff bytes", 14), false},
           AskLook{},
           Arrivals{std::string("\x80\x00", 2)},
+          NodeEvent{R"({"event":"warning"})", 3},
+          Ask{7, true, "user ada (uid 1000)", "POST", "/v1/jobs/a/stop", R"({"save":true})"},
+          Answer{1ull << 40, 202, "application/json", "{}", 99},
           resume};
 }
 
@@ -87,11 +95,13 @@ inline std::vector<CoordinatorFrame> coordinator_frames() {
           Refused{67, "why"},
           HostStore{Round{4}, {"10.0.0.7", "fd00::/64"}},
           Placed{placement},
-          StopWorkers{Round{4}, StopCause::fenced, "silent"},
-          End{{1, "reason", {failure()}, 2, true, true, "b"}},
+          StopWorkers{Round{4}, StopCause::fenced, "silent", true, true},
+          End{{1, "reason", {failure()}, 2, true, true, "b", true}},
           Waiting{"1 of 2 nodes"},
           Examine{6, true, true},
-          HangTold{std::string("\xc3\x00", 2), false}};
+          HangTold{std::string("\xc3\x00", 2), false},
+          Ask{8, false, "token from 10.0.0.7", "GET", "/v1/jobs/a/ranks/3/log?offset=0", ""},
+          Answer{9, 404, "text/plain", std::string("\x00 any \xff", 7), 1ull << 50}};
 }
 
 template <class Frame>

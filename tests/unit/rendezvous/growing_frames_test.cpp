@@ -1,9 +1,9 @@
-// Version 1 of the agents' frames and of the job file can grow: today's release and a later one, which has further
-// fields in every structure, further choices and further types of frames, understand each other in both directions.
+// Version 1 of the agents' frames can grow: today's release and a later one, which has further fields in every
+// structure, further choices and further types of frames, understand each other in both directions.
 #include <catch2/catch.hpp>
 
 #include "rendezvous/core/link/wire_fields.hpp"
-#include "rendezvous/core/membership/job_codec.hpp"
+#include "todays_words.hpp"
 
 // A later release's structures: today's, and behind today's fields some of its own.
 namespace torchup::later {
@@ -109,6 +109,7 @@ struct Judgement {
   bool kill_now = false;
   bool time_ends = false;
   std::string reporter = {};
+  bool save = false;
   More more = {};
 };
 void fields(auto& a, Judgement& m) {
@@ -119,7 +120,7 @@ void fields(auto& a, Judgement& m) {
   a(m.kill_now);
   a.later(m.time_ends);
   a.later_text("who has the report", m.reporter, name_bytes_max);
-  a.later(m.more.flag, m.more.word);
+  a.later(m.save, m.more.flag, m.more.word);
 }
 struct Ends {
   Judgement verdict = {};
@@ -133,17 +134,11 @@ void fields(auto& a, Ends& m) {
 }  // namespace torchup::later
 
 using namespace torchup;
-using namespace std::chrono_literals;
+using namespace torchup::todays;
 
 namespace {
 
 using later::added;
-
-std::string number(std::uint32_t value) {
-  std::string bytes;
-  for (int i = 0; i < 4; ++i) bytes.push_back(static_cast<char>(value >> (8 * i) & 0xff));
-  return bytes;
-}
 
 /// A frame as PROTOCOL.md has it.
 std::string framed(std::uint8_t type, std::string_view body) {
@@ -165,12 +160,6 @@ T read_as(std::string_view body) {
   return structure;
 }
 
-WorkerFailure failure() {
-  return {Rank{5}, LocalRank{1}, -9, 70000, "a", 1700000000000000, "line\nline", "/tmp/error.json"};
-}
-Placement placement() { return {Round{4}, GroupRank{1}, 2, Rank{8}, 16, Rank{4}, 8, "node-a", Port{4000}, 2, 5}; }
-JobTerms terms() { return {.min_nodes = 2, .max_nodes = 4, .max_restarts = 3, .lease = 1500ms, .hostlist = "n[1-4]"}; }
-
 later::Joins later_join(bool with_more) {
   const auto more = with_more ? added : later::More{};
   later::Joins join;
@@ -180,17 +169,6 @@ later::Joins later_join(bool with_more) {
   join.unfit = "GPU 3 is lost";
   join.needed = true;
   join.more = more;
-  return join;
-}
-Join todays_join() {
-  Join join{.node = NodeId{"n"}, .host = "h", .addresses = {"10.0.0.1"}, .local_world_size = 2};
-  join.group_rank = GroupRank{1};
-  join.terms = terms();
-  join.facts = {{"torch", "2.15.0"}, {"program", "x"}};
-  join.former = placement();
-  join.unfit = "GPU 3 is lost";
-  join.needed = true;
-  join.needed_code = 2;
   return join;
 }
 later::Resumes later_resume(std::uint8_t stage) {
@@ -227,9 +205,10 @@ TEST_CASE("today's release reads a later one's frames without what is new in the
   REQUIRE(agent_frame(framed(16, written(later_join(true)))) == AgentFrame{todays_join()});
   REQUIRE(agent_frame(framed(21, written(later_resume(4)))) == AgentFrame{todays_resume(Resume::Stage::failed)});
   REQUIRE(agent_frame(framed(18, written(later_resume(4).failed))) == AgentFrame{todays_resume({}).failed});
-  const later::Ends end{{1, "why", {{{failure(), added}}, {{failure(), added}}}, 2, true, true, "a", added}, added};
+  const later::Ends end{{1, "why", {{{failure(), added}}, {{failure(), added}}}, 2, true, true, "a", true, added},
+                        added};
   REQUIRE(coordinator_frame(framed(83, written(end))) ==
-          CoordinatorFrame{End{{1, "why", {failure(), failure()}, 2, true, true, "a"}}});
+          CoordinatorFrame{End{{1, "why", {failure(), failure()}, 2, true, true, "a", true}}});
 }
 
 TEST_CASE("a later release reads today's frames and has its defaults for what they lack", "[unit][agent_codec]") {
@@ -285,6 +264,24 @@ TEST_CASE("a release that knows no word of hangs is understood, and understands"
   REQUIRE(agent_frame(framed(16, former)) != AgentFrame{join});
 }
 
+TEST_CASE("a release that knows no orders is understood, and understands", "[unit][agent_codec]") {
+  // It gets a signal where another would be asked to save, and its words have no more to them than before.
+  const StopWorkers stop{Round{4}, StopCause::membership_change, "restarted by ada", true, true};
+  const std::string whole = written(stop);
+  REQUIRE(coordinator_frame(framed(82, whole.substr(0, whole.size() - 2))) ==
+          CoordinatorFrame{StopWorkers{Round{4}, StopCause::membership_change, "restarted by ada"}});
+  const Leave leave{.exit_code = 75, .reason = "saved", .stop_signal = 0, .saved = true};
+  const std::string said = written(leave);
+  Leave former = leave;
+  former.saved = false;
+  REQUIRE(agent_frame(framed(20, said.substr(0, said.size() - 1))) == AgentFrame{former});
+  const KeepAlive alive{7, ProgressReport{.watched = true}, NodeReport{.ranks = "r"}};
+  const KeepAlive before{7, ProgressReport{.watched = true}};
+  const std::string short_one = written(before);
+  REQUIRE(written(alive).starts_with(short_one.substr(0, short_one.size() - 1)));
+  REQUIRE(agent_frame(framed(3, short_one.substr(0, short_one.size() - 1))) == AgentFrame{before});
+}
+
 TEST_CASE("a choice that only a later release knows has the meaning that PROTOCOL.md gives it", "[unit][agent_codec]") {
   Join join = todays_join();
   join.terms.rank_order = static_cast<RankOrder>(77);
@@ -312,7 +309,7 @@ TEST_CASE("a choice that only a later release knows has the meaning that PROTOCO
 }
 
 TEST_CASE("a frame of a type that only a later release knows is passed over", "[unit][agent_codec]") {
-  for (const std::uint8_t type : {std::uint8_t{4}, std::uint8_t{25}, std::uint8_t{63}}) {
+  for (const std::uint8_t type : {std::uint8_t{4}, std::uint8_t{28}, std::uint8_t{63}}) {
     const std::string bytes = framed(type, "whatever") + framed(type, "") + encode(AgentFrame{KeepAlive{7}}) + "\x02";
     std::string_view input = bytes;
     REQUIRE(**take_agent_frame(input) == AgentFrame{KeepAlive{7}});
@@ -321,57 +318,10 @@ TEST_CASE("a frame of a type that only a later release knows is passed over", "[
     REQUIRE_FALSE(take_agent_frame(alone)->has_value());
     REQUIRE(alone.empty());
   }
-  for (const std::uint8_t type : {std::uint8_t{64}, std::uint8_t{87}, std::uint8_t{127}}) {
+  for (const std::uint8_t type : {std::uint8_t{64}, std::uint8_t{89}, std::uint8_t{127}}) {
     const std::string bytes = framed(type, "whatever") + encode(CoordinatorFrame{KeepAliveAnswer{7}});
     std::string_view input = bytes;
     REQUIRE(**take_coordinator_frame(input) == CoordinatorFrame{KeepAliveAnswer{7}});
     REQUIRE(input.empty());
   }
-}
-
-TEST_CASE("the job file grows as frames do", "[unit][job_codec]") {
-  // Made longer within: a later release's fields stand at the end of the terms, of a node, of its Join, of the job.
-  SavedJob job;
-  job.run_id = RunId{"job"};
-  job.snapshot.terms = terms();
-  job.snapshot.facts = {{"torch", "2.15.0"}};
-  Join join = todays_join();
-  join.terms = {};
-  join.former.reset();
-  job.snapshot.members.push_back({join, JobSnapshot::Stage::ready, false, "10.0.0.1", 0, {}});
-  job.snapshot.next_seniority = 1;
-
-  const std::string today = encode_job(job);
-  REQUIRE(decode_job(today).value() == job);
-  // The snapshot is the last part of the file and the last structure but SavedJob, whose fields end with it: bytes
-  // behind it are fields of a later SavedJob, and bytes within its length fields of a later snapshot.
-  constexpr std::size_t head = std::string_view{"torchupd job\n"}.size() + 4 + 8;
-  std::string body = today.substr(head);
-  const std::size_t snapshot_at = 4 + job.run_id.value().size();
-  const auto length = static_cast<std::uint32_t>(body.size() - snapshot_at - 4);
-  REQUIRE(body.substr(snapshot_at, 4) == number(length));
-  body.replace(snapshot_at, 4, number(length + 9));
-  body +=
-      "snapshot+"
-      "job+";
-  std::uint64_t sum = 0xcbf29ce484222325u;
-  for (const char byte : body) sum = (sum ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
-  const std::string later = today.substr(0, head - 8) + number(static_cast<std::uint32_t>(sum)) +
-                            number(static_cast<std::uint32_t>(sum >> 32)) + body;
-  const auto read = decode_job(later);
-  if (!read) FAIL(read.error().context);
-  REQUIRE(*read == job);
-}
-
-TEST_CASE("a job file with a phase or stage that only a later release knows is told to be a later one's",
-          "[unit][job_codec]") {
-  SavedJob job;
-  job.snapshot.phase = static_cast<JobSnapshot::Phase>(6);
-  REQUIRE(decode_job(encode_job(job)).error().code == errc::wrong_version);
-  job = {};
-  job.snapshot.terms = terms();
-  Join join = todays_join();
-  join.terms = {};
-  job.snapshot.members.push_back({join, static_cast<JobSnapshot::Stage>(4), false, "", 0, {}});
-  REQUIRE(decode_job(encode_job(job)).error().code == errc::wrong_version);
 }

@@ -38,6 +38,7 @@ SavedJob full_job() {
   job.master_addr = "fd00::1";
   job.master_port = Port{4000};
   job.leave_left = 1500ms;
+  job.orders = {JobRange{1, 2}, {"n1_9", "n7_1"}, true};
   return {RunId{"job \xc3\xa9"}, job};
 }
 

@@ -36,6 +36,7 @@ TEST_CASE("every note of a job is a line that names the node, the number and the
       {HangOver{182s}, "it goes on after 182 s"},
       {StragglerNoted{"rank 3 (nodeb) is late"}, "rank 3 (nodeb) is late"},
       {LateAwaited{{"n3", "n4"}}, "stays a while to tell who comes only now: n3, n4"},
+      {OrderReceived{"drain", "user ada (uid 1000)"}, "order by user ada (uid 1000): drain"},
   };
   STATIC_REQUIRE(std::variant_size_v<Note> == std::size(lines));
   for (std::size_t i = 0; i < std::size(lines); ++i) {

@@ -1,4 +1,6 @@
 // Nodes on which no worker should run now.
+#include <algorithm>
+
 #include "tests/unit/rendezvous/rendezvous_job.hpp"
 
 using namespace torchup;
@@ -34,8 +36,9 @@ TEST_CASE("an unfit node is no candidate, and the roster says why", "[unit][unfi
   REQUIRE(job.say("b", StoreReady{Round{0}, Port{4000}}) ==
           "b round 0: node 0 of 1, ranks from 0 of 2, at 10.0.0.1:4000, restarts 0\n");
   const JobView view = job.rendezvous.view(job.now);
-  REQUIRE(view.nodes.front().state == "unfit");
-  REQUIRE(view.nodes.front().reason == lost);
+  const auto unfit = std::ranges::find(view.nodes, "a", &JobView::Node::host);
+  REQUIRE(unfit->state == "unfit");
+  REQUIRE(unfit->reason == lost);
 
   SECTION("beside a running round it stops nobody, however often it joins") {
     REQUIRE(job.pass(t0 + 1min).empty());

@@ -33,6 +33,16 @@ TEST_CASE("the newest beat of a worker is read", "[unit][worker_page]") {
           WorkerProgress{.beats = 5, .step = 50, .ended_ns = 1005, .waiting_since_ns = 9, .saving_since_ns = 7});
 }
 
+TEST_CASE("the first step and all waiting are read where they are known", "[unit][worker_page]") {
+  Page page = opened().beat(4, 40).put(wp::newest, 4);
+  CHECK(read_worker_page(page.bytes, 77)->first_ns == 0);
+  page.put(wp::first_step, 37).put(wp::first_time, 1001).put(wp::total_waited, 12);
+  const auto progress = read_worker_page(page.bytes, 77);
+  CHECK((progress->first_step == 37 && progress->first_ns == 1001 && progress->total_waited_ns == 12));
+  page.put(wp::first_time, ~0ULL).put(wp::total_waited, 1ULL << 63);
+  CHECK((read_worker_page(page.bytes, 77)->first_ns == 0 && read_worker_page(page.bytes, 77)->total_waited_ns == 0));
+}
+
 TEST_CASE("a beat that is being written does not hide the one before", "[unit][worker_page]") {
   SECTION("the worker died in it") {
     Page page =
@@ -98,6 +108,13 @@ TEST_CASE("a hook below a shell tells of steps, and hears no request to drain", 
   const Page page = opened().beat(1, 10).put(wp::newest, 1).put(wp::python, 0x030b02f0);
   CHECK(read_worker_page(page.bytes, 76)->step == 10);
   CHECK_FALSE(is_worker_page_open(page.bytes, 77));
+}
+
+TEST_CASE("a program that looks for a request to drain says so, below a shell and beside a hook too",
+          "[unit][worker_page]") {
+  CHECK(is_worker_page_open(opened().put(wp::hears_drain, 1).bytes, 78));
+  CHECK(is_worker_page_open(opened().put(wp::python, 0x030b02f0).put(wp::hears_drain, 1).bytes, 77));
+  CHECK_FALSE(is_worker_page_open(Page{}.put(wp::hears_drain, 1).bytes, 77));
 }
 
 TEST_CASE("a worker of our runtime tells of its groups once it has one, and of its end", "[unit][worker_page]") {

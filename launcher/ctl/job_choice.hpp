@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "launcher/core/text/json.hpp"
+
+namespace torchup {
+
+/// A job as one of those who were asked tells of it.
+struct SeenJob {
+  std::size_t door = 0;  ///< who
+  std::string run_id = {};
+  std::optional<std::int64_t> pid = {};  ///< the launcher's own, where one answered
+  json row = {};
+
+  /// Nobody else's launcher can be of it.
+  [[nodiscard]] bool of_one_node() const;
+};
+
+/// The rows of an answer to `GET /v1/jobs`; those without a run id are none.
+[[nodiscard]] std::vector<SeenJob> seen_jobs(std::size_t door, const json& answer);
+
+/// Whether `word` is all of its run id, or its launcher's pid: another job can be meant by no more than that.
+[[nodiscard]] bool is_named_whole(const SeenJob& job, std::string_view word);
+
+struct NoChoice {
+  std::string text;                          ///< what is wrong, for people
+  std::vector<std::string> candidates = {};  ///< those that it could be
+  /// Whether somebody who has not answered yet could be who is meant.
+  bool may_come = false;
+};
+
+/// Which job is meant by `word`: a run id, else a launcher's pid, else the beginning of one run id alone; the empty
+/// word is the only job that there is. Launchers of one job of several nodes are one job.
+[[nodiscard]] std::variant<const SeenJob*, NoChoice> choose_job(std::span<const SeenJob> jobs, std::string_view word);
+
+}  // namespace torchup
