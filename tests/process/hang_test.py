@@ -33,7 +33,7 @@ class Hang(HangJob, unittest.TestCase):
         self.assertEqual((found["kind"], found["culprits"], found["action"]), ("stuck", [1], "none"))
         self.assertEqual((found["collective"]["operation"], found["collective"]["missing"]), ("all_reduce", "1"))
         self.assertEqual((found["collective"]["waiting"], found["collective"]["dtype"]), ("0", "float32"))
-        self.assertIn(f"rank 1 on {HOST} is stuck; rank 0 waits for it in all_reduce #", found["summary"])
+        self.assertIn(f"rank 1 on {HOST} is stuck; rank 0 waits for it: all_reduce #", found["summary"])
         self.assertEqual(self.event("worker_hung")["rank"], 1)
         # The program is not touched, and goes on when it can.
         job.send_signal(signal.SIGUSR1)

@@ -59,8 +59,8 @@ class CannotServe(Case, unittest.TestCase):
         self.assertIn("[preload] ValueError: this way", done.stderr)
         self.assertIn("[preload] Traceback", done.stderr)
         self.assertNotIn("<torchup", done.stderr)
-        self.assertEqual([event["reason"] for event in self.events("preload_given_up")],
-                         ["the import of bad has failed (ValueError: this way)"])
+        self.assertEqual([(event["reason"], event["said"]) for event in self.events("preload_given_up")],
+                         [("the process for the imports cannot be forked", "the import of bad has failed (ValueError: this way)")])
 
     def test_no_such_module(self):
         self.check("", "the import of nowhere has failed (ModuleNotFoundError: No module named 'nowhere')", "nowhere")

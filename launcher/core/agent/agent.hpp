@@ -285,7 +285,7 @@ class Agent {
   void end_well();
   void learn(const StragglerFound& found);
   void learn(const StragglerOver& over);
-  void end_hung(const hang::Found& found, const std::string& summary);
+  void end_hung(const hang::Found& found, const HangWords& words, const std::string& summary);
   [[nodiscard]] bool is_told_here(const std::optional<Rank>& rank, const std::string& host) const;
   [[nodiscard]] std::vector<LocalRank> own_of(const std::vector<Rank>& ranks) const;
   bool ask_look();

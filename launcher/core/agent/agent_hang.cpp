@@ -189,6 +189,7 @@ void Agent::learn(const hang::Found& found) {
   report.spared = found.spared;
   report.on_hang = config_.terms.on_hang;
   report.looks = found.looks;
+  const HangWords words = hang_words(report);
   const std::string summary = hang_summary(report);
   const std::uint64_t number = report.number;
   TellHang tell;
@@ -210,18 +211,18 @@ void Agent::learn(const hang::Found& found) {
   }
   rehearse(rehearsal::TroubleSeen{});
   diagnosis_.hang = ToldHang{number, found.silence, now_};
-  if (phase_ == Phase::running) end_hung(found, summary);
+  if (phase_ == Phase::running) end_hung(found, words, summary);
   if (!diagnosis_.quit_ends) return;
   diagnosis_.shown = true;  // who asked meanwhile has seen it
   quit();
 }
 
 /// The one place where workers are ended for a hang.
-void Agent::end_hung(const hang::Found& found, const std::string& summary) {
+void Agent::end_hung(const hang::Found& found, const HangWords& words, const std::string& summary) {
   if (!found.verdict) return;
   if (found.verdict->kind != HangKind::busy && found.verdict->kind != HangKind::debugged) {
     for (const LocalRank local_rank : own_of(found.verdict->culprits)) {
-      record(event::WorkerHung{id_of(local_rank), summary});
+      record(event::WorkerHung{id_of(local_rank), words.ours, words.said});
     }
   }
   if (found.action == HangAction::none) return;

@@ -35,9 +35,9 @@ void TemplateLife::begins(TimePoint now) {
   may_be_swept_ = false;
 }
 
-std::optional<EventBody> TemplateLife::give_up(std::string reason) {
+std::optional<EventBody> TemplateLife::give_up(std::string reason, std::string said) {
   state_ = State::given_up;
-  return event::PreloadGivenUp{std::move(reason)};
+  return event::PreloadGivenUp{std::move(reason), std::move(said)};
 }
 
 std::optional<EventBody> TemplateLife::says(std::string_view text, TimePoint now) {
@@ -45,7 +45,8 @@ std::optional<EventBody> TemplateLife::says(std::string_view text, TimePoint now
   if (take(text, "importing ")) {
     importing_ = printable_start(text);
   } else if (take(text, "failed ")) {
-    return give_up(printable_start(text));
+    return give_up(fmt::format("the process for the {} cannot be forked", python_ ? "imports" : "program"),
+                   printable_start(text));
   } else if (text == "ready") {
     state_ = State::serving;
     return event::TemplateReady{pid_, modules_, std::chrono::duration<double>{now - begin_}.count()};

@@ -52,7 +52,7 @@ class TemplateLife {
   void is_silent() { silent_ = true; }
 
  private:
-  [[nodiscard]] std::optional<EventBody> give_up(std::string reason);
+  [[nodiscard]] std::optional<EventBody> give_up(std::string reason, std::string said = {});
   [[nodiscard]] std::string early_end(int exit_code) const;
 
   const std::vector<std::string> modules_;

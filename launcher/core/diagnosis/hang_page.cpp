@@ -67,19 +67,21 @@ std::string side_text(const HangReport& told, const OperationSide& side) {
 }
 
 std::string mismatch_text(const HangReport& told, const AwaitedCollective& call) {
-  std::string text = fmt::format("ranks do not do the same as #{} of {}: ", call.number, group_text(call));
+  std::string text = fmt::format("as #{} of {} ", call.number, group_text(call));
   for (std::size_t i = 0; i < call.operations.size(); ++i) {
     text += (i == 0 ? "" : ", ") + side_text(told, call.operations[i]);
   }
   return text;
 }
 
-/// `; ranks 0-2 wait for it in all_reduce #1234 (…)`
+bool is_awaited(const HangVerdict& verdict) { return verdict.collective && !verdict.collective->waiting.empty(); }
+
+/// `; ranks 0-2 wait for it`
 std::string waiting_text(const HangVerdict& verdict) {
-  if (!verdict.collective || verdict.collective->waiting.empty()) return {};
+  if (!is_awaited(verdict)) return {};
   const bool one_waits = verdict.collective->waiting.size() == 1;
-  return fmt::format("; {} {} for {} in {}", ranks_text(verdict.collective->waiting), one_waits ? "waits" : "wait",
-                     verdict.culprits.size() == 1 ? "it" : "them", call_text(*verdict.collective));
+  return fmt::format("; {} {} for {}", ranks_text(verdict.collective->waiting), one_waits ? "waits" : "wait",
+                     verdict.culprits.size() == 1 ? "it" : "them");
 }
 
 /// Whether that holds of all culprits.
@@ -122,18 +124,17 @@ std::string_view matter(const HangReport& told) {
   return {};
 }
 
-std::string verdict_text(const HangReport& told, const HangVerdict& verdict) {
-  if (verdict.kind == HangKind::mismatch && verdict.collective) return mismatch_text(told, *verdict.collective);
-  if (verdict.kind == HangKind::network) {
-    const std::string call = verdict.collective ? call_text(*verdict.collective) : "their collectives";
-    return fmt::format("all ranks are in {} and nothing arrives: the network", call);
+HangWords verdict_words(const HangReport& told, const HangVerdict& verdict) {
+  const std::string call = verdict.collective ? call_text(*verdict.collective) : "";
+  if (verdict.kind == HangKind::mismatch && verdict.collective) {
+    return {"ranks do not do the same", mismatch_text(told, *verdict.collective)};
   }
+  if (verdict.kind == HangKind::network) return {"all ranks are in a collective, and the network brings nothing", call};
   const std::string who = placed_text(told, verdict.culprits);
   if (verdict.kind == HangKind::order) {
-    const std::string call = verdict.collective ? ", one in " + call_text(*verdict.collective) : "";
-    return fmt::format("{} {}{}", who, matter(told), call);
+    return {fmt::format("{} {}", who, matter(told)), call.empty() ? "" : "one in " + call};
   }
-  return fmt::format("{} {}{}", who, matter(told), waiting_text(verdict));
+  return {fmt::format("{} {}{}", who, matter(told), waiting_text(verdict)), is_awaited(verdict) ? call : ""};
 }
 
 /// What a rank does, as far as it makes ranks the same: not what its call is about, for each has a peer of its own.
@@ -244,12 +245,18 @@ std::string doing_text(const RankLook& look) {
   return look.moving ? "running" : "sleeping";
 }
 
-std::string hang_summary(const HangReport& told) {
+HangWords hang_words(const HangReport& told) {
   const std::string step =
       told.verdict && told.verdict->last_step ? fmt::format(", last step {}", *told.verdict->last_step) : std::string{};
   const std::string front = told.asked ? "What the ranks do" : "No progress for " + whole_seconds(told.silence);
-  const std::string verdict = told.verdict ? verdict_text(told, *told.verdict) : "they get on";
-  return fmt::format("{}{}: {}", front, step, verdict);
+  HangWords words = told.verdict ? verdict_words(told, *told.verdict) : HangWords{"they get on", ""};
+  words.ours = fmt::format("{}{}: {}", front, step, words.ours);
+  return words;
+}
+
+std::string hang_summary(const HangReport& told) {
+  const HangWords words = hang_words(told);
+  return words.said.empty() ? words.ours : fmt::format("{}: {}", words.ours, words.said);
 }
 
 std::vector<std::string> hang_page(const HangReport& told, const std::optional<RankSet>& own, const std::string& file) {

@@ -29,8 +29,16 @@ struct HangReport {
   friend bool operator==(const HangReport&, const HangReport&) = default;
 };
 
-/// In one line: `No progress for 64 s, last step 1233: rank 3 on nodeb is stuck; ranks 0-2 wait for it in all_reduce
-/// #1234 (default_pg, 4.0 MiB float32)`. Of a mismatch with what each side calls.
+/// What is the matter, in our words, and those of the program behind them: what it calls, and on which group.
+struct HangWords {
+  std::string ours;
+  std::string said;  ///< or empty
+};
+[[nodiscard]] HangWords hang_words(const HangReport& told);
+
+/// Both in one line: `No progress for 64 s, last step 1233: rank 3 on nodeb is stuck; ranks 0-2 wait for it: all_reduce
+/// #1234 (default_pg, 4.0 MiB float32)`. Of a mismatch with what each side calls. Who may only read sees ours
+/// (rendezvous/core/ops/withheld.hpp): it has one colon, and the program's words follow another.
 [[nodiscard]] std::string hang_summary(const HangReport& told);
 
 /// The page, line by line: the summary, the culprits, the others, those not seen, and what is done. Ranks that do the

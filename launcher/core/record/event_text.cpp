@@ -147,7 +147,8 @@ struct Text {
     return EventText{Level::warning, fmt::format("--preload: {}; a further attempt gets another one", e.reason)};
   }
   Line operator()(const event::PreloadGivenUp& e) const {
-    return EventText{Level::warning, fmt::format("--preload: {}; workers are started without it", e.reason)};
+    return EventText{Level::warning, fmt::format("--preload: {}; workers are started without it",
+                                                 e.said.empty() ? e.reason : e.said)};
   }
   Line operator()(const event::Preflight& e) const {
     const Level level = e.in_table             ? Level::debug

@@ -217,6 +217,7 @@ struct AddFields {
   const char* operator()(const event::WorkerHung& e) const {
     add_worker(out, e.worker);
     out["reason"] = e.reason;
+    if (!e.said.empty()) out["said"] = e.said;
     return "worker_hung";
   }
   const char* operator()(const event::RanksShown& e) const {
@@ -291,6 +292,7 @@ struct AddFields {
   }
   const char* operator()(const event::PreloadGivenUp& e) const {
     out["reason"] = e.reason;
+    if (!e.said.empty()) out["said"] = e.said;
     return "preload_given_up";
   }
   const char* operator()(const event::Preflight& e) const {

@@ -177,6 +177,7 @@ struct HangOver {
 struct WorkerHung {
   WorkerId worker;
   std::string reason;
+  std::string said = {};  ///< behind it, and the program's, as a warning's
   friend bool operator==(const WorkerHung&, const WorkerHung&) = default;
 };
 /// Somebody wanted to see what all ranks do, by SIGQUIT.
@@ -270,6 +271,7 @@ struct TemplateLost {
 /// From now on workers are started without --preload.
 struct PreloadGivenUp {
   std::string reason;
+  std::string said = {};  ///< by the process itself: people read it instead; as a warning's
   friend bool operator==(const PreloadGivenUp&, const PreloadGivenUp&) = default;
 };
 /// Something of this node was found that is not as it should be (core/diagnosis/preflight), in its words.

@@ -9,9 +9,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 12> names{"command",          "message",      "traceback",  "last_lines",
+constexpr std::array<std::string_view, 13> names{"command",          "message",      "traceback",  "last_lines",
                                                  "native_backtrace", "kernel_lines", "last_words", "python_stack",
-                                                 "findings",         "ended_for",    "said",       "scope"};
+                                                 "findings",         "ended_for",    "said",       "scope",
+                                                 "collective"};
 constexpr std::string_view summary_name = "summary";
 constexpr int depth_max = 32;
 

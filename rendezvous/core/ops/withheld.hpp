@@ -11,8 +11,8 @@ namespace torchup {
 /// Whether a member of that name is left out, wherever it stands.
 [[nodiscard]] bool is_withheld(std::string_view name);
 
-/// Of an incident's `summary` the part that is ours, "rank 3 (local rank 3, pid 7) on node1: exit code 1": what follows
-/// it may be the worker's.
+/// Of an incident's or a hang's `summary` the part that is ours, "rank 3 (local rank 3, pid 7) on node1: exit code 1":
+/// what follows it may be the worker's.
 [[nodiscard]] std::string_view summary_without_message(std::string_view summary);
 
 /// A JSON object without what is withheld, in one line. Where something was left out, or a `summary` was cut,

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "rendezvous/core/ops/withheld.hpp"
 #include "tests/unit/diagnosis/looks.hpp"
 #include "tests/unit/diagnosis/told_hang.hpp"
 
@@ -28,7 +29,7 @@ const std::string call = "all_reduce #1234 (default_pg, 4.0 MiB float32)";
 
 TEST_CASE("a hang is told on one page", "[unit][hang_page]") {
   CHECK("torchup: " + page_text(example(), "logs/none_x1/attempt_0/hang_0.txt") ==
-        "torchup: No progress for 64 s, last step 1233: rank 3 on nodeb is stuck; ranks 0-2 wait for it in all_reduce "
+        "torchup: No progress for 64 s, last step 1233: rank 3 on nodeb is stuck; ranks 0-2 wait for it: all_reduce "
         "#1234 (default_pg, 4.0 MiB float32)\n"
         "  rank 3, nodeb, pid 4242: sleeping in read of /mnt/data/shard-17.tar\n"
         "    data.py:88 read_shard\n"
@@ -40,22 +41,22 @@ TEST_CASE("a hang is told on one page", "[unit][hang_page]") {
 }
 
 TEST_CASE("each kind of hang has its words", "[unit][hang_page]") {
-  const std::string wait = "; ranks 0-2 wait for it in " + call;
+  const std::string wait = "; ranks 0-2 wait for it: " + call;
   CHECK(hang_summary(judged(HangKind::stopped, {3})) == front + "rank 3 on nodeb is stopped" + wait);
   CHECK(hang_summary(judged(HangKind::busy, {3})) == front + "rank 3 on nodeb is busy" + wait);
   CHECK(hang_summary(judged(HangKind::debugged, {3})) == front + "rank 3 on nodeb is debugged" + wait);
   CHECK(hang_summary(judged(HangKind::raised, {3})) ==
         front + "rank 3 on nodeb has raised an exception and does not end" + wait);
   CHECK(hang_summary(judged(HangKind::order, {0, 1})) ==
-        front + "ranks 0-1 on nodea wait for each other, one in " + call);
+        front + "ranks 0-1 on nodea wait for each other: one in " + call);
   CHECK(hang_summary(judged(HangKind::network, {})) ==
-        front + "all ranks are in " + call + " and nothing arrives: the network");
+        front + "all ranks are in a collective, and the network brings nothing: " + call);
   SECTION("of several culprits, which have a host in common or not") {
     HangReport told = judged(HangKind::stuck, {2, 3});
     told.verdict->collective->waiting = looks::ranks("0");
-    CHECK(hang_summary(told) == front + "ranks 2-3 are stuck; rank 0 waits for them in " + call);
+    CHECK(hang_summary(told) == front + "ranks 2-3 are stuck; rank 0 waits for them: " + call);
     told.looks[2].host = "nodeb";
-    CHECK(hang_summary(told) == front + "ranks 2-3 on nodeb are stuck; rank 0 waits for them in " + call);
+    CHECK(hang_summary(told) == front + "ranks 2-3 on nodeb are stuck; rank 0 waits for them: " + call);
   }
   SECTION("where nobody waits") {
     HangReport told = judged(HangKind::stuck, {3});
@@ -69,9 +70,26 @@ TEST_CASE("each kind of hang has its words", "[unit][hang_page]") {
         {looks::ranks("0-2"), "all_reduce", "[1024, 1024]", elements, "float32", 4 * elements},
         {looks::ranks("3"), "broadcast", "[2]", 2, "int64", 16}};
     CHECK(hang_summary(told) == front +
-                                    "ranks do not do the same as #1234 of default_pg: ranks 0-2 on nodea all_reduce "
+                                    "ranks do not do the same: as #1234 of default_pg ranks 0-2 on nodea all_reduce "
                                     "[1024, 1024] (4.0 MiB float32), rank 3 on nodeb broadcast [2] (16 B int64)");
   }
+}
+
+TEST_CASE("what the program calls stands behind what is ours, and is not for those who may only read",
+          "[unit][hang_page]") {
+  const HangKind kind = GENERATE(HangKind::debugged, HangKind::mismatch, HangKind::raised, HangKind::stopped,
+                                 HangKind::stuck, HangKind::busy, HangKind::order, HangKind::network);
+  CAPTURE(kind);
+  HangReport told = judged(kind, {3});
+  told.verdict->collective->description = "tenant: secret";
+  told.verdict->collective->operation = "secret";
+  told.verdict->collective->dtype = "secret";
+  told.verdict->collective->operations = {{looks::ranks("3"), "secret", "[secret]", 2, "secret", 16}};
+  const HangWords words = hang_words(told);
+  CHECK(words.ours.find("secret") == std::string::npos);
+  CHECK(words.said.find("secret") != std::string::npos);
+  CHECK(hang_summary(told) == words.ours + ": " + words.said);
+  CHECK(summary_without_message(hang_summary(told)) == words.ours);
 }
 
 TEST_CASE("what is not known of a collective is left out", "[unit][hang_page]") {
@@ -79,7 +97,7 @@ TEST_CASE("what is not known of a collective is left out", "[unit][hang_page]") 
   AwaitedCollective& one = *told.verdict->collective;
   const auto in = [&] {
     const std::string summary = hang_summary(told);
-    return summary.substr(summary.find(" in ") + 4);
+    return summary.substr(summary.rfind(": ") + 2);
   };
   one.bytes = -1;
   CHECK(in() == "all_reduce #1234 (default_pg, 1048576 elements float32)");
@@ -188,7 +206,7 @@ TEST_CASE("who was not seen is told so", "[unit][hang_page]") {
 }
 
 TEST_CASE("of who was not seen, or has ended, nobody says that it is busy or stuck", "[unit][hang_page]") {
-  const std::string wait = "; ranks 0-2 wait for it in " + call;
+  const std::string wait = "; ranks 0-2 wait for it: " + call;
   HangReport told = judged(HangKind::busy, {3});
   told.verdict->unseen = looks::ranks("3");
   CHECK(hang_summary(told) == front + "rank 3 on nodeb was not seen" + wait);
@@ -199,7 +217,7 @@ TEST_CASE("of who was not seen, or has ended, nobody says that it is busy or stu
   CHECK(hang_summary(told) == front + "rank 3 on nodeb has ended" + wait);
   SECTION("but of several of which one is there") {
     told.verdict->culprits = looks::list({2, 3});
-    CHECK(hang_summary(told) == front + "ranks 2-3 are stuck; ranks 0-2 wait for them in " + call);
+    CHECK(hang_summary(told) == front + "ranks 2-3 are stuck; ranks 0-2 wait for them: " + call);
   }
 }
 

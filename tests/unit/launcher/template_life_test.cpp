@@ -43,8 +43,11 @@ TEST_CASE("a template that does not come to serve is the last one", "[unit][prel
   life.begins(t0);
   REQUIRE(life.state() == State::loading);
   SECTION("it says why") {
-    REQUIRE(text(life.says("failed torch has started a thread\x1b", t0)) ==
-            "--preload: torch has started a thread\\x1b; workers are started without it");
+    const auto given_up = life.says("failed torch has started a thread\x1b", t0);
+    REQUIRE(text(given_up) == "--preload: torch has started a thread\\x1b; workers are started without it");
+    // Its words are not among ours, which everybody sees.
+    REQUIRE(given_up == EventBody{event::PreloadGivenUp{"the process for the imports cannot be forked",
+                                                        "torch has started a thread\\x1b"}});
     REQUIRE(!life.ended(1));
   }
   SECTION("it dies while it imports") {

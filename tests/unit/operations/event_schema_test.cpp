@@ -53,6 +53,8 @@ std::vector<EventBody> full_events() {
           late,
           event::WorkerSeen{worker, "sleeping", 7},
           event::Warning{"a timer ran out", "step"},
+          event::WorkerHung{worker, "it is stuck", "all_reduce #1"},
+          event::PreloadGivenUp{"it cannot be forked", "ValueError: 1"},
           event::Notice{"a worker asks", LogLevel::debug, "why"}};
 }
 

@@ -39,7 +39,7 @@ class Skipped(unittest.TestCase):
         found, page = self.hang("skip", "1")
         self.assert_stuck(found, 1, operation="all_reduce", missing="1", waiting="0", dtype="float32", group="default_pg")
         number = found["collective"]["number"]
-        self.assertIn(f"rank 1 on {HOST} is stuck; rank 0 waits for it in all_reduce #{number} "
+        self.assertIn(f"rank 1 on {HOST} is stuck; rank 0 waits for it: all_reduce #{number} "
                       "(default_pg, 4.0 KiB float32)", page)
         self.assertIn("hang_here", page)  # its native stack
 
