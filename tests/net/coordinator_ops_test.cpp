@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/net/looked_job.hpp"
+#include "tests/net/torchrun_hosts.hpp"
 
 using namespace torchup;
 using namespace torchup::looked_job;
@@ -26,6 +27,39 @@ TEST_CASE("an order is obeyed, or refused with its reason", "[net][ops]") {
   REQUIRE(ordered != events.end());
   REQUIRE(ordered->at("by") == "user u (uid 7)");
   REQUIRE(ordered->at("verb") == "restart");
+}
+
+TEST_CASE("a job that is shown and that nobody can steer refuses orders, and says why", "[net][ops]") {
+  Looked job;
+  const auto refused = [&](const std::string& run_id) {
+    REQUIRE(job.ask("GET", "/v1/jobs/" + run_id)->status == 200);
+    for (const std::string order : {"stop", "restart", "nodes/b/drain"}) {
+      REQUIRE(job.ask("POST", "/v1/jobs/" + run_id + "/" + order, "{}")->status == 409);
+      REQUIRE(json::parse(job.given->body).at("error").at("code") == "cannot_be");
+    }
+    return json::parse(job.given->body).at("error").at("message").get<std::string>();
+  };
+  SECTION("torchrun's agents have it to themselves") {
+    StoreServer server{job.loop, test::Host::options()};
+    const auto port = server.listen();
+    REQUIRE(port.has_value());
+    job.coordinator.admit_torchrun(server, {});
+    TorchrunState state;
+    state.participants[{"b", 1, 0}] = 0;
+    state.last_heartbeats[{"b", 1, 0}] =
+        std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()) + std::chrono::hours{1};
+    const UniqueFd client = test::connect_to(*port);
+    test::send_all(client, test::validate + test::request(Query::compare_set, {"/torch.rendezvous.theirs"},
+                                                          {"", to_base64(write_torchrun_state(state))}));
+    test::run_until(job.loop, [&] { return job.ask("GET", "/v1/jobs/theirs")->status == 200; });
+    REQUIRE(refused("theirs").find("torchrun's agents") != std::string::npos);
+  }
+  SECTION("it has ended, and its agents have gone") {
+    REQUIRE(job.ask("POST", "/v1/jobs/a%2Fb/stop", "{}")->status == 202);
+    REQUIRE(json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body).at("phase") == "ended");
+    for (const Agent* agent : {&job.here, &job.elsewhere}) agent->attendance->gone(true);
+    REQUIRE(refused("a%2Fb").find("phase: ended") != std::string::npos);
+  }
 }
 
 TEST_CASE("what agents tell is on the job's page and among its events", "[net][ops]") {

@@ -145,13 +145,20 @@ void CoordinatorOps::open_page(const HttpServer::Reply& reply) {
   reply(std::move(answer));
 }
 
+/// Of a job that is shown, though no agent of ours is in it.
+std::string CoordinatorOps::why_nobody_obeys(const std::string& run_id) const {
+  const JobPage* const page = jobs_.known(run_id);
+  if (page && !page->ended_at()) return "torchrun's agents have this job to themselves, who obey no orders but their own";
+  return "the job has ended (phase: ended)";
+}
+
 void CoordinatorOps::obey(const OpsCall& call, const HttpServer::Reply& reply) {
   const RunId run_id{call.run_id};
   const auto order = orders_.insert(orders_.end(), {run_id, reply});
   const auto obeyed = coordinator_.order(run_id, *call.order, call.caller.by);
   if (!obeyed || !obeyed->accepted) {
     orders_.erase(order);
-    return reply(answer_of(obeyed ? Refusal{409, "cannot_be", obeyed->text, ""} : no_such_job(call.run_id)));
+    return reply(answer_of(Refusal{409, "cannot_be", obeyed ? obeyed->text : why_nobody_obeys(call.run_id), ""}));
   }
   OpsAnswer answer;
   answer.status = 202;

@@ -79,6 +79,7 @@ class CoordinatorOps {
     std::optional<OpsAnswer> answer = {};
     bool noted = false;
   };
+  [[nodiscard]] std::string why_nobody_obeys(const std::string& run_id) const;
   void obey(const OpsCall& call, const HttpServer::Reply& reply);
   void order_noted(const RunId& run_id);
   void answer_order(std::list<Order>::iterator order);
