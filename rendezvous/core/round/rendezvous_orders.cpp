@@ -127,6 +127,7 @@ OrderAnswer Rendezvous::answer_to(const order::Restart&, TimePoint) const {
 }
 
 OrderAnswer Rendezvous::answer_to(const order::Drain& drain, TimePoint) const {
+  if (phase_ == Phase::ended) return *why_not_now();
   const auto slot = find_node(drain.node);
   if (!slot) return refused(slot.error().context);
   const Member& member = members_.at(*slot);
@@ -144,6 +145,7 @@ OrderAnswer Rendezvous::answer_to(const order::Drain& drain, TimePoint) const {
 }
 
 OrderAnswer Rendezvous::answer_to(const order::Undrain& undrain, TimePoint) const {
+  if (phase_ == Phase::ended) return *why_not_now();
   const auto slot = find_node(undrain.node);
   if (!slot) return refused(slot.error().context);
   const Member& member = members_.at(*slot);
@@ -153,6 +155,7 @@ OrderAnswer Rendezvous::answer_to(const order::Undrain& undrain, TimePoint) cons
 }
 
 OrderAnswer Rendezvous::answer_to(const order::Resize& resize, TimePoint) const {
+  if (phase_ == Phase::ended) return *why_not_now();
   const JobRange wanted{resize.min_nodes, resize.max_nodes};
   if (wanted.min_nodes < 1 || wanted.max_nodes < wanted.min_nodes) {
     return refused(fmt::format("{} is no range of nodes", range_text(wanted)));

@@ -1,4 +1,6 @@
 // What people order of a job that torchrun's agents share.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "rendezvous/base/exit_codes.hpp"
@@ -13,6 +15,9 @@ const MixedJob::Part* MixedJob::part_that_lives() const {
 
 OrderAnswer MixedJob::answer(const Order& order) const {
   const auto* stop = std::get_if<order::Stop>(&order);
+  if (outcome_ && (!stop || !part_that_lives())) {
+    return {false, fmt::format("the job has ended: {} (phase: ended)", outcome_->reason)};
+  }
   if (!stop) return {false, "torchrun's agents take part in this job, who obey no orders but their own"};
   if (stop->save) return {false, "torchrun's agents take part in this job, whose workers nobody asks to save"};
   if (!part_that_lives()) return {false, "no agent of torchup's runs in this job"};

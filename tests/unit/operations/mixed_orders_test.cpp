@@ -76,7 +76,12 @@ TEST_CASE("a job with torchrun's agents ends when that is ordered", "[unit][mixe
   REQUIRE(verdict->exit_code == 143);
   REQUIRE(verdict->reason == "stopped by ada");
   REQUIRE(verdict->kill_now == at_once);
-  SECTION("once") { REQUIRE_FALSE(mixed.job.answer(order::Restart{}).accepted); }
+  SECTION("once") {
+    for (const Order& more : {Order{order::Restart{}}, Order{order::Resize{1, 4}}, Order{order::Stop{}}}) {
+      REQUIRE_FALSE(mixed.job.answer(more).accepted);
+      REQUIRE(mixed.job.answer(more).text == "the job has ended: stopped by ada (phase: ended)");
+    }
+  }
 }
 
 }  // namespace torchup

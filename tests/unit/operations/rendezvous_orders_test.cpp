@@ -97,9 +97,11 @@ TEST_CASE("a stop ends the job as it was asked to", "[unit][orders]") {
       REQUIRE_FALSE(it.order(order::Stop{}));
       REQUIRE(it.answer.text.find("(phase: ended)") != std::string::npos);
     }
-    SECTION("and nothing else can be ordered then") {
-      for (const Order& order : {Order{order::Restart{}}, Order{order::Drain{"a"}}, Order{order::Resize{1, 1}}}) {
+    SECTION("and nothing else can be ordered then, not even what would change nothing") {
+      for (const Order& order : {Order{order::Restart{}}, Order{order::Drain{"a"}}, Order{order::Undrain{"a"}},
+                                 Order{order::Resize{1, 1}}, Order{order::Resize{1, 2}}, Order{order::Resize{0, 1}}}) {
         REQUIRE_FALSE(it.order(order));
+        REQUIRE(it.answer.text == "the job has ended: stopped by user ada (uid 1000) (phase: ended)");
       }
     }
   }
@@ -179,6 +181,11 @@ TEST_CASE("a drained node has no place until it is undrained", "[unit][orders]")
     REQUIRE(it.states() == "a seated, b seated, c seated");
     REQUIRE(it.view().restart_count == 0);
     REQUIRE(it.view().membership_changes == 2);
+  }
+  SECTION("also of a drained node nothing is ordered when the job has ended") {
+    REQUIRE(it.order(order::Stop{}));
+    REQUIRE_FALSE(it.order(order::Drain{"b"}));
+    REQUIRE(it.answer.text.find("(phase: ended)") != std::string::npos);
   }
   SECTION("that a node which is not drained is undrained changes nothing") {
     REQUIRE(it.order(order::Undrain{"c"}));
