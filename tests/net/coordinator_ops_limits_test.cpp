@@ -1,4 +1,6 @@
 // What an agent may say to those who look at its job, where it keeps to no limit itself, and what they may ask of all.
+#include <boost/asio/post.hpp>
+
 #include "rendezvous/net/coordinator/state_directory.hpp"
 #include "tests/net/looked_job.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -100,6 +102,20 @@ TEST_CASE("so many questions of a node are open, and more are refused at once", 
   job.here.attendance->said(Ask{.number = 101, .by = "u", .method = "GET", .target = "/v1/jobs/a%2Fb"});
   job.run();
   REQUIRE(answers_of(job.here).front().status == 200);
+}
+
+TEST_CASE("who waits for an event is answered once, though one comes in the moment when his time is over", "[net][ops]") {
+  Looked job;
+  OpsCall call{.route = OpsRoute::events, .caller = {.right = Right::control}, .run_id = run_id.value()};
+  call.since = json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body).at("seq");
+  call.wait = 1ms;
+  int answers = 0;
+  job.onlookers.service().perform(call, [&](const OpsReply&) { ++answers; });
+  const auto over = std::chrono::steady_clock::now() + 2ms;
+  while (std::chrono::steady_clock::now() < over) continue;  // without a turn of the loop
+  boost::asio::post(job.loop, [&] { job.onlookers.happened(run_id, R"({"event":"warning"})"); });
+  job.run();
+  REQUIRE(answers == 1);
 }
 
 TEST_CASE("events are numbered above those of the process before", "[net][ops]") {

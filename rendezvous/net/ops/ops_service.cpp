@@ -130,7 +130,7 @@ void OpsService::give_events(const OpsCall& call, HttpServer::Reply reply) {
   waiting->limit.expires_after(call.wait);
   waiting->limit.async_wait([self = self_, waiting](boost::system::error_code error) {
     if (error || !*self) return;
-    (*self)->waiting_.remove(waiting);
+    if ((*self)->waiting_.remove(waiting) == 0) return;  // an event was faster than this handler, which was due already
     waiting->reply(*(*self)->events_answer(waiting->call, true));
   });
   waiting_.push_back(waiting);
