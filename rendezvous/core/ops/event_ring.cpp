@@ -74,8 +74,10 @@ std::uint64_t EventRings::add(const std::string& run_id, std::string_view event)
 void EventRings::keep_only(const std::set<std::string>& run_ids) {
   std::erase_if(rings_, [&](const auto& entry) {
     const bool goes = !run_ids.contains(entry.first);
-    if (goes) bytes_ -= entry.second.bytes;
-    return goes;
+    if (!goes) return false;
+    bytes_ -= entry.second.bytes;
+    limits_.above = std::max(limits_.above, entry.second.last);  // the run id may be used again
+    return true;
   });
 }
 

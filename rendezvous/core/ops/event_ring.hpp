@@ -28,7 +28,7 @@ class EventRings {
 
   /// `event`: a JSON object in one line, without blanks around it (is_event asks that of a stranger). Gives its number.
   std::uint64_t add(const std::string& run_id, std::string_view event);
-  /// Forgets all other jobs.
+  /// Forgets all other jobs, but for the numbers that were given: none of them is given again.
   void keep_only(const std::set<std::string>& run_ids);
 
   /// Number of the newest event; the one that numbers begin behind, where there is none.

@@ -109,8 +109,19 @@ TEST_CASE("numbers go on above those of the process before", "[unit][event_ring]
   REQUIRE_FALSE(whole.seen.gap);
   REQUIRE(whole.texts == std::vector<std::string>{R"({"seq":41})", R"({"seq":42})"});
   REQUIRE(rings.add("other", "{}") == 41);
-  rings.keep_only({});
-  REQUIRE(rings.last("job") == 40);
+}
+
+TEST_CASE("of a run id that is used again no number is given twice", "[unit][event_ring]") {
+  EventRings rings = with(3);
+  rings.add("other", "{}");
+  rings.keep_only({"other"});
+  REQUIRE(rings.last("job") == 3);
+  REQUIRE(rings.last("other") == 1);
+  REQUIRE(rings.add("job", R"({"type":"anew"})") == 4);
+  const Read behind = read(rings, 3);  // who has seen all of the job before
+  REQUIRE_FALSE(behind.seen.gap);
+  REQUIRE(behind.texts == std::vector<std::string>{R"({"seq":4,"type":"anew"})"});
+  REQUIRE(read(rings, 2).seen.gap);
 }
 
 TEST_CASE("an answer is cut at its limit, and goes on behind it", "[unit][event_ring]") {
