@@ -148,7 +148,8 @@ void CoordinatorOps::open_page(const HttpServer::Reply& reply) {
 /// Of a job that is shown, though no agent of ours is in it.
 std::string CoordinatorOps::why_nobody_obeys(const std::string& run_id) const {
   const JobPage* const page = jobs_.known(run_id);
-  if (page && !page->ended_at()) return "torchrun's agents have this job to themselves, who obey no orders but their own";
+  if (page && !page->ended_at())
+    return "torchrun's agents have this job to themselves, who obey no orders but their own";
   return "the job has ended (phase: ended)";
 }
 
