@@ -58,11 +58,19 @@ class Heartbeat:
         True: save, and exit with 75. The job is to stop here, to go on later."""
         if self.page is None:
             return False
-        if self.steps is not None:
-            self.steps.beat(number)
-        else:
+        if self.steps is None:
             self.beat(number, int(waited * 1e9))
+        elif self.steps.numbers is not None:  # else a child of the process whose page it is
+            if self.beats > 0:
+                self.add_waited(int(waited * 1e9))
+            self.beats += 1
+            self.steps.beat(number)
         return self.page[DRAIN:DRAIN + 8] != bytes(8)
+
+    def add_waited(self, waited):
+        """Behind the first step, in all."""
+        self.waited += waited
+        struct.pack_into("<q", self.page, TOTAL_WAITED, self.waited)
 
     def beat(self, number, waited):
         now = time.monotonic_ns()
@@ -70,8 +78,7 @@ class Heartbeat:
         if self.beats == 1:
             struct.pack_into("<qq", self.page, FIRST_STEP, number, now)
         else:
-            self.waited += waited
-            struct.pack_into("<q", self.page, TOTAL_WAITED, self.waited)
+            self.add_waited(waited)
         # Two places, one after the other, so that a whole one is there at any instant.
         place = BEATS + self.beats % 2 * BEAT_BYTES
         struct.pack_into("<Q", self.page, place, 0)
