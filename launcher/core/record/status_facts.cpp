@@ -8,6 +8,7 @@ struct Apply {
   TimePoint now;
 
   void operator()(const event::Waiting& e) const {
+    if (e.of_link && facts.ranks > 0) return;  // the workers run on, and nothing would say that it is there again
     if (facts.waits_for.empty()) facts.waits_since = now;
     facts.waits_for = e.roster;
   }

@@ -19,6 +19,8 @@ TEST_CASE("the status line says for whom a job waits, and how long", "[unit][ope
   REQUIRE(status_text(facts, begin + 35s) == "1 of 2 nodes: node1; not heard of: node2 (0:35)");
   apply(facts, event::Waiting{"1 of 2 nodes: node1; unfit: node3"}, begin + 1h);
   REQUIRE(status_text(facts, begin + 1h + 2min + 3s) == "1 of 2 nodes: node1; unfit: node3 (1:02:03)");
+  apply(facts, event::Waiting{.roster = "no answer from node1:29400", .of_link = true}, begin);
+  REQUIRE(status_text(facts, begin).starts_with("no answer from node1:29400"));
   apply(facts, event::Waiting{"a\x1b[2Jb"}, begin);
   REQUIRE(status_text(facts, begin).starts_with("a\\x1b[2Jb"));
 }
@@ -32,6 +34,8 @@ TEST_CASE("the status line says how far a job is", "[unit][operations]") {
   apply(facts, event::RoundCompleted{{.group_world_size = 2, .world_size = 16, .restart_count = 1}}, now);
   REQUIRE(status_text(facts, now) == "16 ranks on 2 nodes, 1 restart");
   apply(facts, event::Progress{.step_min = 41190, .step_max = 41200, .steps_per_second = 3.14}, now);
+  REQUIRE(status_text(facts, now) == "16 ranks on 2 nodes, step 41200, 3.1 steps/s, 1 restart");
+  apply(facts, event::Waiting{.roster = "no answer from node1:29400", .of_link = true}, now);  // they run on
   REQUIRE(status_text(facts, now) == "16 ranks on 2 nodes, step 41200, 3.1 steps/s, 1 restart");
   apply(facts, event::RoundCompleted{{.group_world_size = 2, .world_size = 16, .restart_count = 2}}, now);
   REQUIRE(status_text(facts, now) == "16 ranks on 2 nodes, 2 restarts");  // of the attempt before no step is left
