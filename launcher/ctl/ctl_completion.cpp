@@ -57,7 +57,7 @@ std::string bash_script() {
                        spaced(option.choices));
   });
   return fmt::format(R"sh(_torchupctl() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} verb= options= at
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} verb= options= at ids id
   case $before in
 {}  esac
   for ((at = 1; at < COMP_CWORD; at++)); do
@@ -74,7 +74,10 @@ std::string bash_script() {
   elif [[ -z $verb ]]; then
     COMPREPLY=($(compgen -W '{}' -- "$word"))
   else
-    COMPREPLY=($(compgen -f -W "$({})" -- "$word"))
+    # Run ids are anybody's words: a list for -W would be expanded, commands in it too.
+    mapfile -t ids < <({})
+    mapfile -t COMPREPLY < <(compgen -f -- "$word")
+    for id in "${{ids[@]}}"; do [[ $id == "$word"* ]] && COMPREPLY+=("$id"); done
   fi
 }}
 complete -o filenames -F _torchupctl torchupctl

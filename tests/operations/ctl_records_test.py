@@ -186,7 +186,7 @@ class Itself(Ctl):
                      [[ $line == *' ' ]] && COMP_WORDS+=(''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _torchupctl
                      printf '%s\\n' "${COMPREPLY[@]}" """
         return subprocess.run([bash, "--norc", "-c", program, "bash", line], check=True, capture_output=True, text=True,
-                              cwd=self.folder, env=self.on_path()).stdout.split()
+                              cwd=self.folder, env=self.on_path()).stdout.splitlines()
 
     def test_completion(self):
         self.launcher(Job("mnist-17"))
@@ -197,6 +197,15 @@ class Itself(Ctl):
         self.assertIn("mnist-17", self.complete("torchupctl status mn"))
         for shell in ("zsh", "fish", "tcsh"):
             self.assertIn("undrain", self.ctl("--print-completion", shell, code=0).stdout)
+
+    def test_a_run_id_is_completed_and_not_executed(self):
+        hostile = ["$(touch executed)", "`touch executed`", "*", "caf\u00e9 au lait"]
+        for pid, run_id in enumerate(hostile, 11):
+            self.launcher(Job(run_id, pid), pid)
+        (self.folder / "a file").touch()
+        offered = self.complete("torchupctl status ")
+        self.assertEqual([word for word in [*hostile, "a file"] if word not in offered], [], offered)
+        self.assertFalse((self.folder / "executed").exists())
 
     def test_completion_by_fish(self):
         fish = shutil.which("fish")
