@@ -106,7 +106,8 @@ int run_wait(const Command& command) {
   if (story.trouble()) return complain(*story.trouble());
   const TimePoint until =
       limited ? begin + std::chrono::duration_cast<Duration>(std::chrono::duration<double>{limit_s}) : TimePoint::max();
-  while (!story.is_settled()) {
+  // Where the end has no code yet, what is told behind it may have one.
+  while (!story.over() && !(story.is_settled() && story.exit_code())) {
     const TimePoint now = std::chrono::steady_clock::now();
     if (now >= until) return CtlExit::timeout;
     static_cast<void>(story.next(std::min(until, now + long_time)));

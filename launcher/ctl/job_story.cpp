@@ -62,10 +62,10 @@ void JobStory::note(const StreamEvent& event) {
     return;
   }
   if (event.name != "snapshot" && event.name != "change") return;
-  const json* const verdict = member(*data, "verdict");
-  if (!verdict || !verdict->is_object()) return;
-  verdict_ = code_in(*verdict);
+  // A job of torchrun's agents ends without a verdict: nobody says with which code.
   ended_ = ended_ || !text_in(*data, "ended").empty() || text_in(*data, "phase") == "ended";
+  const json* const verdict = member(*data, "verdict");
+  if (verdict && verdict->is_object()) verdict_ = code_in(*verdict);
 }
 
 std::optional<StreamEvent> JobStory::next(TimePoint until) {

@@ -44,6 +44,8 @@ def stream(*frames, hold=None):
 
 
 ENDED = {"phase": "ended", "ended": "2026-11-21T05:00:00.000000Z", "verdict": {"exit_code": 7, "reason": "rank 1 failed"}}
+# As a job of torchrun's agents has ended: nobody says how.
+ENDED_SO = {"phase": "ended", "ended": ENDED["ended"], "verdict": None}
 
 
 class Status(Ctl):
@@ -144,6 +146,14 @@ class Events(Ctl):
         self.assertEqual([json.loads(line)["seq"] for line in done.stdout.splitlines()], [1, 2, 3, 4, 5, 9])
         self.assertIn("3 events before this are not kept", done.stderr)
 
+    def test_with_f_they_end_with_a_job_that_has_no_verdict(self):
+        hold = threading.Event()
+        self.addCleanup(hold.set)
+        frames = [frame("snapshot", snapshot()), frame("event", event(4), 4), frame("change", ENDED_SO)]
+        self.launcher(Job(more={"/events": kept([]), "/stream": stream(*frames, hold=hold)}))
+        done = self.ctl("events", "-f", "--json", code=0)
+        self.assertEqual([json.loads(line)["seq"] for line in done.stdout.splitlines()], [4])
+
     def test_a_stream_that_breaks_is_begun_again_behind_its_last_event(self):
         asked = []
 
@@ -230,6 +240,14 @@ class Wait(Ctl):
         del job.row["pid"]
         self.launcher(job)
         self.ctl("wait", code=7)
+
+    def test_of_a_job_without_a_verdict_nobody_says_how_it_ended(self):
+        hold = threading.Event()
+        self.addCleanup(hold.set)
+        job = Job(more={"/stream": stream(frame("snapshot", snapshot()), frame("change", ENDED_SO), hold=hold)})
+        del job.row["pid"]
+        self.launcher(job)
+        self.assertIn("nobody has said how the job ended", self.ctl("wait", "--timeout", "30", code=67).stderr)
 
     def test_a_node_says_how_it_ended_where_nobody_else_does(self):
         launcher = None
