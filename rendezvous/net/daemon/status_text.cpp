@@ -1,6 +1,7 @@
 #include "rendezvous/net/daemon/status_text.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -55,6 +56,14 @@ std::string status_text(const StoreServerStatus& status, const Coordinator& coor
                               {"accepted", status.accepted},
                               {"refused", status.refused},
                               {"requests", status.requests}};
+  if (const auto role = coordinator.role()) {
+    auto& shown = page["coordinator"];
+    shown = {{"role", role->role}, {"term", role->term}, {"endpoints", role->endpoints}};
+    shown["etcd"] = {{"last_confirmed_s", nullptr}, {"error", role->error}};
+    if (role->last_confirmed) {
+      shown["etcd"]["last_confirmed_s"] = std::chrono::duration<double>{*role->last_confirmed}.count();
+    }
+  }
   page["jobs"] = nlohmann::ordered_json::object();
   for (const auto& [run_id, job] : coordinator.jobs()) page["jobs"][run_id.value()] = job_json(job);
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -29,7 +29,7 @@ struct Linked {
     if (!dialled) step(link::Wake{});
     REQUIRE(dialled);
     line = *std::exchange(dialled, {});
-    step(link::Dialled{line, Nonce{}});
+    step(link::Dialled{line});
     hear(Welcome{});
   }
   void hear(CoordinatorFrame frame) { step(link::Heard{line, std::move(frame)}); }
