@@ -104,7 +104,8 @@ TEST_CASE("so many questions of a node are open, and more are refused at once", 
   REQUIRE(answers_of(job.here).front().status == 200);
 }
 
-TEST_CASE("who waits for an event is answered once, though one comes in the moment when his time is over", "[net][ops]") {
+TEST_CASE("who waits for an event is answered once, though one comes in the moment when his time is over",
+          "[net][ops]") {
   Looked job;
   OpsCall call{.route = OpsRoute::events, .caller = {.right = Right::control}, .run_id = run_id.value()};
   call.since = json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body).at("seq");

@@ -38,9 +38,8 @@ TEST_CASE("what is told of a worker that hangs has the program's words apart", "
   one.verdict->collective = AwaitedCollective{
       .description = "tenant", .number = 7, .operation = "all_reduce", .waiting = RankSet{looks::list({0})}};
   const auto actions = job.agent.step(FromCoordinator{told(one)}, t0 + 1s);
-  REQUIRE(*find_event<event::WorkerHung>(actions) == event::WorkerHung{{Rank{1}, LocalRank{1}, 101},
-                                                                       summary + "; rank 0 waits for it",
-                                                                       "all_reduce #7 (tenant)"});
+  REQUIRE(*find_event<event::WorkerHung>(actions) ==
+          event::WorkerHung{{Rank{1}, LocalRank{1}, 101}, summary + "; rank 0 waits for it", "all_reduce #7 (tenant)"});
 }
 
 TEST_CASE("a job that ends well has got on, though nobody has told of its progress", "[unit][agent][hang]") {

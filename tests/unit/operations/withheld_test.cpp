@@ -6,8 +6,9 @@
 using namespace torchup;
 
 TEST_CASE("what workers or users wrote is left out wherever it stands", "[unit][withheld]") {
-  for (const std::string name : {"command", "message", "traceback", "last_lines", "native_backtrace", "kernel_lines",
-                                 "last_words", "python_stack", "findings", "ended_for", "said", "scope", "collective"}) {
+  for (const std::string name :
+       {"command", "message", "traceback", "last_lines", "native_backtrace", "kernel_lines", "last_words",
+        "python_stack", "findings", "ended_for", "said", "scope", "collective"}) {
     INFO(name);
     REQUIRE(is_withheld(name));
     REQUIRE(withheld(R"({"rank":3,")" + name + R"(":"secret"})") == R"({"rank":3,"withheld":true})");
