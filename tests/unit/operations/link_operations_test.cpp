@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "rendezvous/core/link/coordinator_link.hpp"
+#include "tests/support/linked.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -14,8 +14,8 @@ constexpr Placement place_among(int nodes) {
 }
 const Ask question{.number = 4, .control = true, .by = "ada", .method = "GET", .target = "/v1/jobs/a"};
 
-/// A link under a clock of its own, with a place in a job of so many nodes.
-struct Linked {
+/// With a place in a job of so many nodes.
+struct Linked : test::Linked {
   explicit Linked(int nodes = 2) {
     connect();
     say(Join{.node = NodeId{"n"}, .terms = {.lease = 10s}});
@@ -23,29 +23,6 @@ struct Linked {
     told.clear();
     written.clear();
   }
-  void step(const link::Event& event) {
-    for (link::Action& action : link.step(event, now)) {
-      if (const auto* dial = std::get_if<link::Dial>(&action)) dialled = dial->line;
-      if (auto* write = std::get_if<link::Write>(&action)) written.push_back(std::move(write->frame));
-      const auto* tell = std::get_if<link::Tell>(&action);
-      const auto* message = tell ? std::get_if<CoordinatorMessage>(&tell->event) : nullptr;
-      if (message && !std::holds_alternative<Waiting>(*message)) told.push_back(*message);
-    }
-  }
-  void connect() {
-    if (!dialled) step(link::Wake{});
-    REQUIRE(dialled);
-    line = *std::exchange(dialled, {});
-    step(link::Dialled{line, Nonce{}});
-    hear(Welcome{});
-  }
-  void reconnect() {
-    step(link::Closed{line, "reset"});
-    if (!dialled) now = std::max(now, link.deadline().value());
-    connect();
-  }
-  void hear(CoordinatorFrame frame) { step(link::Heard{line, std::move(frame)}); }
-  void say(AgentMessage message) { step(link::Say{std::move(message)}); }
   template <class T>
   [[nodiscard]] std::vector<T> all_written() const {
     std::vector<T> found;
@@ -71,13 +48,7 @@ struct Linked {
     return reports();
   }
 
-  TimePoint now{1000s};
-  CoordinatorLink link{{.endpoint = {"10.0.0.9", Port{29400}}, .run_id = RunId{"job"}}, now};
-  LineId line{0};
   std::uint64_t beats = 1;
-  std::optional<LineId> dialled;
-  std::vector<AgentFrame> written;
-  std::vector<CoordinatorMessage> told;
 };
 
 }  // namespace

@@ -1,47 +1,14 @@
 // Orders in a job that torchrun's agents share.
 #include <catch2/catch.hpp>
 
-#include "rendezvous/core/torchrun/mixed_job.hpp"
-#include "tests/support/owned_keys.hpp"
+#include "tests/support/mixed_job.hpp"
 
 namespace torchup {
 namespace {
 
 using namespace std::chrono_literals;
 
-const UtcTime utc0 = std::chrono::sys_days{std::chrono::year{2026} / 1 / 1};
-
-/// A job of one agent of ours, a, and one of torchrun's.
-struct Mixed {
-  Mixed() {
-    Rendezvous pure;
-    Join join;
-    join.host = "a";
-    join.node = NodeId{"a_1_0"};
-    join.terms = {.min_nodes = 2, .max_nodes = 4, .join_timeout = 60s, .last_call = 2s, .lease = 3s};
-    (void)pure.step(Connected{Peer{0}, "10.0.0.1", "10.0.0.5"}, now);
-    (void)pure.step(Said{Peer{0}, join}, now);
-    TorchrunState state;
-    state.participants = {{TorchrunNode{"b", 9, 0}, 0}};
-    state.last_heartbeats = {{TorchrunNode{"b", 9, 0}, utc0}};
-    keys.put(state);
-    (void)job.begin(pure, now);
-    pass(100ms);
-  }
-  std::vector<RendezvousAction> step(const RendezvousEvent& event) { return job.step(event, keys, now, utc()); }
-  [[nodiscard]] UtcTime utc() const {
-    return utc0 + std::chrono::duration_cast<std::chrono::microseconds>(now - TimePoint{});
-  }
-  std::vector<RendezvousAction> pass(Duration gap) {
-    now += gap;
-    keys.turn(now, utc());
-    return step(Tick{});
-  }
-
-  test::OwnedKeys keys;
-  MixedJob job{RunId{"job"}};
-  TimePoint now{};
-};
+using test::Mixed;
 
 std::optional<Verdict> verdict_in(const std::vector<RendezvousAction>& actions) {
   for (const RendezvousAction& action : actions) {

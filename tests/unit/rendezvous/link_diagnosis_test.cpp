@@ -1,7 +1,7 @@
 // The link machine: what goes by it beside the rounds. Reports, clocks, questions and answers.
 #include <catch2/catch.hpp>
 
-#include "rendezvous/core/link/coordinator_link.hpp"
+#include "tests/support/linked.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -11,31 +11,11 @@ namespace {
 const Placement place{.round = Round{3}, .group_world_size = 2, .world_size = 4, .master_addr = "10.0.0.1"};
 const ProgressReport early{.watched = true, .silence = 1s}, late{.watched = true, .progressed = true, .silence = 5s};
 
-/// A link under a clock of its own.
-struct Linked {
-  void step(const link::Event& event) {
-    for (link::Action& action : link.step(event, now, now - suspended)) {
-      if (const auto* dial = std::get_if<link::Dial>(&action)) dialled = dial->line;
-      if (auto* write = std::get_if<link::Write>(&action)) {
-        written.push_back(std::move(write->frame));
-        if (const auto* alive = std::get_if<KeepAlive>(&written.back())) keep_alive = *alive;
-      }
-      const auto* tell = std::get_if<link::Tell>(&action);
-      const auto* message = tell ? std::get_if<CoordinatorMessage>(&tell->event) : nullptr;
-      if (message && !std::holds_alternative<Waiting>(*message)) told.push_back(*message);
-    }
-  }
-  void connect() {
-    if (!dialled) step(link::Wake{});
-    REQUIRE(dialled);
-    line = *std::exchange(dialled, {});
-    step(link::Dialled{line, Nonce{}});
-    hear(Welcome{});
-  }
-  void hear(CoordinatorFrame frame) { step(link::Heard{line, std::move(frame)}); }
+/// What was written is what the last word has led to.
+struct Linked : test::Linked {
   void say(AgentMessage message) {
     written.clear();
-    step(link::Say{std::move(message)});
+    test::Linked::say(std::move(message));
   }
   void run() {
     connect();
@@ -44,9 +24,7 @@ struct Linked {
     told.clear();
   }
   void reconnect() {
-    step(link::Closed{line, "reset"});
-    if (!dialled) now = std::max(now, link.deadline().value());
-    connect();
+    test::Linked::reconnect();
     written.clear();
   }
   /// The report of the keep-alive that comes next.
@@ -60,15 +38,6 @@ struct Linked {
     hear(KeepAliveAnswer{keep_alive.number});
     return keep_alive.report;
   }
-
-  TimePoint now{1000s};
-  Duration suspended{0};
-  CoordinatorLink link{{.endpoint = {"10.0.0.9", Port{29400}}, .run_id = RunId{"job"}}, now};
-  LineId line{0};
-  std::optional<LineId> dialled;
-  KeepAlive keep_alive;
-  std::vector<AgentFrame> written;
-  std::vector<CoordinatorMessage> told;
 };
 
 }  // namespace

@@ -2,21 +2,15 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/support/owned_keys.hpp"
+#include "tests/support/mixed_job.hpp"
 
 namespace torchup {
 namespace {
 
 using namespace std::chrono_literals;
 
-const UtcTime utc0 = std::chrono::sys_days{std::chrono::year{2026} / 1 / 1};
-
-Join join_of(int min_nodes, int max_nodes) {
-  Join join;
-  join.local_world_size = 2;
-  join.terms = {.min_nodes = min_nodes, .max_nodes = max_nodes, .join_timeout = 60s, .last_call = 2s, .lease = 3s};
-  return join;
-}
+using test::join_of;
+using test::utc0;
 
 }  // namespace
 
@@ -143,36 +137,8 @@ TEST_CASE("our agents' job becomes a mixed one", "[unit][mixed]") {
 
 namespace {
 
-/// A mixed job of one agent of ours, a, and one of torchrun's.
-struct Mixed {
-  explicit Mixed(int min_nodes = 2) {
-    Rendezvous pure;
-    Join join = agent("a");
-    join.terms.min_nodes = min_nodes;
-    (void)pure.step(Connected{Peer{0}, "10.0.0.1", "10.0.0.5"}, now);
-    (void)pure.step(Said{Peer{0}, join}, now);
-    TorchrunState state;
-    state.participants = {{TorchrunNode{"b", 9, 0}, 0}};
-    state.last_heartbeats = {{TorchrunNode{"b", 9, 0}, utc0}};
-    keys.put(state);
-    (void)job.begin(pure, now);
-    pass(100ms);
-  }
-  static Join agent(const std::string& host, int pid = 1) {
-    Join join = join_of(2, 4);
-    join.host = host;
-    join.node = NodeId{host + "_" + std::to_string(pid) + "_0"};
-    return join;
-  }
-  std::vector<RendezvousAction> step(const RendezvousEvent& event) { return job.step(event, keys, now, utc()); }
-  [[nodiscard]] UtcTime utc() const {
-    return utc0 + std::chrono::duration_cast<std::chrono::microseconds>(now - TimePoint{});
-  }
-  std::vector<RendezvousAction> pass(Duration gap) {
-    now += gap;
-    keys.turn(now, utc());
-    return step(Tick{});
-  }
+struct Mixed : test::Mixed {
+  using test::Mixed::Mixed;
   std::vector<RendezvousAction> join(Peer peer, const Join& join) {
     (void)step(Connected{peer, "10.0.0.2", "10.0.0.5"});
     return step(Said{peer, join});
@@ -183,10 +149,6 @@ struct Mixed {
     }
     return nullptr;
   }
-
-  test::OwnedKeys keys;
-  MixedJob job{RunId{"job"}};
-  TimePoint now{};
 };
 
 }  // namespace
