@@ -93,3 +93,22 @@ function(torchup_program name library main)
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT launcher)
   endif()
 endfunction()
+
+# torchup_manual(<program> <library> <source>)
+# man <program>: what <source> writes by that library's table of options.
+function(torchup_manual program library source)
+  set(maker torchup_make_${program}_manual)
+  add_executable(${maker} ${source})
+  target_link_libraries(${maker} PRIVATE ${library} torchup_warnings)
+  target_compile_definitions(${maker} PRIVATE TORCHUP_VERSION="${PROJECT_VERSION}")
+  set_target_properties(${maker} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+  set(manual ${CMAKE_BINARY_DIR}/share/man/man1/${program}.1)
+  add_custom_command(OUTPUT ${manual}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/share/man/man1
+    COMMAND ${maker} > ${manual}
+    DEPENDS ${maker} VERBATIM)
+  add_custom_target(${program}_manual ALL DEPENDS ${manual})
+  if(TORCHUP_INSTALL)
+    install(FILES ${manual} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT launcher)
+  endif()
+endfunction()
