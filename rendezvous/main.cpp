@@ -297,9 +297,9 @@ int serve(Settings settings, Log& log) {
   const Log::LoopUse log_use = log.use(loop);
   Daemon daemon{loop, std::move(daemon_settings), log};
   if (const auto exit_code = daemon.start()) return *exit_code;
+  Ending ending{loop, daemon, duration_of(settings.grace_s), log};  // whoever reads that we are ready may end us
   std::cout << "torchupd: ready on " << daemon.address() << std::endl;
   notify_service_manager("READY=1");
-  Ending ending{loop, daemon, duration_of(settings.grace_s), log};
   daemon.run();
   daemon.end();
   return 0;

@@ -170,13 +170,19 @@ class Events(Ctl):
 
     def test_a_launcher_that_is_gone_without_a_word_is_told(self):
         launcher = None
+        listened = threading.Event()  # what is kept is asked for behind the stream: who goes sooner is not followed at all
+
+        def empty(request):
+            listened.set()
+            return kept([])(request)
 
         def dying(request):
             yield STREAM
             yield frame("snapshot", snapshot())
+            listened.wait(60)
             threading.Thread(target=launcher.close).start()
 
-        launcher = self.launcher(Job(more={"/events": kept([]), "/stream": dying}))
+        launcher = self.launcher(Job(more={"/events": empty, "/stream": dying}))
         self.assertIn("nobody tells of the job any more", self.ctl("events", "-f", code=67).stderr)
 
     def file(self, *events, rest=""):

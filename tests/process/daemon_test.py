@@ -7,6 +7,7 @@ import contextlib
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -14,10 +15,18 @@ import tempfile
 import unittest
 
 from torchupd import Torchupd
+from waiting import until
 
 TORCHUP = sys.argv.pop(1)
 TORCHUPD = sys.argv.pop(1)
 LIMIT_S = 40
+
+
+def caught(pid):
+    """Signals that a process has a handler of."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    bits = int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16)
+    return {number for number in signal.valid_signals() if bits >> number - 1 & 1}
 
 
 @contextlib.contextmanager
@@ -83,6 +92,23 @@ class DaemonTest(unittest.TestCase):
             codes, said = self.run_job(endpoint, 1, 'echo $RANK >> "$0/after"')
             self.assertEqual(codes, [0], said)
             self.assertEqual(self.lines("after"), ["0"])
+
+    def test_who_reads_that_it_is_ready_may_end_it(self):
+        """Its word waits in a pipe that is full: it has set how it ends before it says that it is ready."""
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(4096))
+        os.set_blocking(writing, True)
+        process = subprocess.Popen([TORCHUPD, "--bind", "127.0.0.1", "--port", "0"], stdout=writing, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.kill)
+        os.close(writing)
+        with open(reading, "rb") as said:
+            until(lambda: signal.SIGTERM in caught(process.pid), "SIGTERM is caught", LIMIT_S)
+            self.assertIn(b"torchupd: ready on ", said.readline())
+            process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(LIMIT_S), 0)
 
     def test_jobs_that_nobody_joins_leave_nothing(self):
         """Each says another run id, as the first words of an agent do (rendezvous/PROTOCOL.md), and hangs up."""
