@@ -146,6 +146,35 @@ TEST_CASE("events are numbered above those of the process before", "[net][ops]")
   REQUIRE((read.gap && read.lost == 0 && seen > 0));
 }
 
+TEST_CASE("an order that a fault of ours meets is refused, and no later one waits behind it", "[net][ops]") {
+  SECTION("while it is obeyed") {
+    Looked job;
+    job.elsewhere.fails_next = true;
+    REQUIRE(job.ask("POST", "/v1/jobs/a%2Fb/restart", "{}")->status == 409);
+    REQUIRE(job.given->body.find("a fault of ours") != std::string::npos);
+  }
+  SECTION("while it waits to be written") {
+    const test::TemporaryFolder folder{"/dev/shm"};
+    Life life{folder.path.string()};
+    Agent first{life.coordinator}, second{life.coordinator};
+    first.join("a");
+    second.join("b");
+    REQUIRE(life.until([&] { return Looked::is_told_to_host(first) || Looked::is_told_to_host(second); }));
+    const bool first_hosts = Looked::is_told_to_host(first);
+    std::optional<OpsAnswer> given;
+    OpsRequest request{.method = "POST", .target = "/v1/jobs/a%2Fb/restart", .headers = {}};
+    request.headers.emplace_back("Content-Type", "application/json");
+    (first_hosts ? second : first).fails_next = true;  // as it hears of its place
+    (first_hosts ? first : second).attendance->said(StoreReady{Round{0}, Port{4000}});
+    life.onlookers.service().perform(request, {.right = Right::control, .by = "u", .proved = true}, "{}",
+                                     [&](OpsReply reply) { given = std::get<OpsAnswer>(std::move(reply)); });
+    CAPTURE(given ? given->body : "");
+    REQUIRE_FALSE(given);
+    REQUIRE(life.until([&] { return given.has_value(); }));
+    REQUIRE(given->status == 409);
+  }
+}
+
 TEST_CASE("an order is accepted when it would survive the process", "[net][ops]") {
   const test::TemporaryFolder folder{"/dev/shm"};  // nobody waits for a disk that takes more than two seconds
   std::optional<OpsAnswer> given;

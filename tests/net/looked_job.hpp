@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +26,10 @@ class Agent final : public Coordinator::Listener {
  public:
   explicit Agent(Coordinator& coordinator, const std::string& observed = "10.0.0.1", const RunId& job = run_id)
       : attendance{coordinator.open(job, {.observed = observed, .coordinator = "10.0.0.9"}, *this)} {}
-  void tell(CoordinatorMessage message) override { heard.push_back(std::move(message)); }
+  void tell(CoordinatorMessage message) override {
+    if (std::exchange(fails_next, false)) throw std::runtime_error{"a fault of ours"};
+    heard.push_back(std::move(message));
+  }
   void refuse(int, std::string) override {}
   void let_go(std::string) override {}
 
@@ -52,6 +56,7 @@ class Agent final : public Coordinator::Listener {
   }
 
   std::vector<CoordinatorMessage> heard = {};
+  bool fails_next = false;  ///< its connection does, once
   std::unique_ptr<Coordinator::Attendance> attendance;
 };
 

@@ -308,7 +308,12 @@ std::optional<OrderAnswer> Coordinator::order(const RunId& run_id, const Order& 
   if (!job) return {};
   OrderAnswer answer = job->answer(order, impl_->clock_());
   if (answer.accepted) impl_->step(*job, Ordered{order, std::move(by)});
-  return answer;
+  return job->faulty() ? job->answer(order, impl_->clock_()) : answer;
+}
+
+bool Coordinator::obeys(const RunId& run_id) const {
+  const auto job = impl_->jobs_.find(run_id);
+  return job && !job->faulty();
 }
 
 bool Coordinator::tell_node(const RunId& run_id, const NodeId& node, CoordinatorMessage message) {

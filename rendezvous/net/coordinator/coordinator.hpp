@@ -103,6 +103,8 @@ class Coordinator {
   void set_onlooker(Onlooker onlooker);
   /// `by` as in Ordered. Nothing: there is no such job.
   [[nodiscard]] std::optional<OrderAnswer> order(const RunId& run_id, const Order& order, std::string by);
+  /// Whether what is ordered of that job is noted some time: it is there, and no fault of ours has ended it.
+  [[nodiscard]] bool obeys(const RunId& run_id) const;
   /// Says that to the member. Of what is large no more than a few at a time: who has too much to read is dropped.
   /// False: there is none, or it has no connection now.
   bool tell_node(const RunId& run_id, const NodeId& node, CoordinatorMessage message);

@@ -155,6 +155,7 @@ std::string CoordinatorOps::why_nobody_obeys(const std::string& run_id) const {
 
 void CoordinatorOps::obey(const OpsCall& call, const HttpServer::Reply& reply) {
   const RunId run_id{call.run_id};
+  drop_lost_orders();
   const auto order = orders_.insert(orders_.end(), {run_id, reply});
   const auto obeyed = coordinator_.order(run_id, *call.order, call.caller.by);
   if (!obeyed || !obeyed->accepted) {
@@ -175,6 +176,16 @@ void CoordinatorOps::order_noted(const RunId& run_id) {
   if (order == orders_.end()) return;
   order->noted = true;
   if (order->answer) answer_order(order);
+}
+
+/// What a fault of ours has ended notes nothing more, and a further job of the run id notes orders of its own.
+void CoordinatorOps::drop_lost_orders() {
+  for (auto at = orders_.begin(); at != orders_.end();) {
+    const auto order = at++;
+    if (coordinator_.obeys(order->run_id)) continue;
+    order->answer = answer_of({409, "cannot_be", "a fault of the coordinator has ended the job (phase: ended)", ""});
+    answer_order(order);
+  }
 }
 
 void CoordinatorOps::answer_order(std::list<Order>::iterator order) {
@@ -284,6 +295,7 @@ void CoordinatorOps::heard_question(const RunId& run_id, const NodeId& node, Ask
 
 void CoordinatorOps::keep_only(const std::set<std::string>& run_ids) {
   service_.keep_only(run_ids);
+  drop_lost_orders();
   std::erase_if(allowed_, [&](const auto& entry) { return !run_ids.contains(entry.first.first); });
 }
 

@@ -82,6 +82,7 @@ class CoordinatorOps {
   [[nodiscard]] std::string why_nobody_obeys(const std::string& run_id) const;
   void obey(const OpsCall& call, const HttpServer::Reply& reply);
   void order_noted(const RunId& run_id);
+  void drop_lost_orders();
   void answer_order(std::list<Order>::iterator order);
   void ask_nodes(const OpsCall& call, HttpServer::Reply reply);
   void open_page(const HttpServer::Reply& reply);
