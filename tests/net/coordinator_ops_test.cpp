@@ -194,6 +194,22 @@ TEST_CASE("without a token a name opens nothing: where a node is seen counts", "
   REQUIRE(other.asked().size() == 1);
 }
 
+TEST_CASE("an agent that hosts records the orders of its own job alone", "[net][ops]") {
+  Looked job;
+  const bool is_own = GENERATE(true, false);
+  int recorded = 0;
+  job.onlookers.set_own_agent({.run_id = is_own ? run_id : RunId{"its own"},
+                               .ordered = [&](const OrderReceived& order) {
+                                 ++recorded;
+                                 REQUIRE(order.verb == "restart");
+                               }});
+  REQUIRE(job.ask("POST", "/v1/jobs/a%2Fb/restart", "{}")->status == 202);
+  REQUIRE(recorded == (is_own ? 1 : 0));
+  // Of the others it is among the events that are told here.
+  const std::string events = job.ask("GET", "/v1/jobs/a%2Fb/events?since=0")->body;
+  REQUIRE((events.find("order_received") == std::string::npos) == is_own);
+}
+
 TEST_CASE("a node asks for its people, in its own job alone", "[net][ops]") {
   Looked job;
   const auto ask = [&](std::string method, std::string target, bool control, std::string body) {

@@ -344,7 +344,8 @@ void CoordinatorOps::noted(const RunId& run_id, const Note& note) {
     order_noted(run_id);
     if (JobPage* const page = jobs_.known(run_id.value())) page->count_order(order->verb);
   }
-  if (const auto* order = std::get_if<OrderReceived>(&note); order && own_.ordered) return own_.ordered(*order);
+  const auto* const order = std::get_if<OrderReceived>(&note);
+  if (order && own_.ordered && run_id == own_.run_id) return own_.ordered(*order);
   const std::string event = note_event(note, host_, this_moment());
   if (!event.empty()) service_.record(run_id.value(), event);
 }

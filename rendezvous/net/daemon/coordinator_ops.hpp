@@ -55,9 +55,10 @@ class CoordinatorOps {
   /// Without it there is none.
   void set_port(std::function<PortNumbers()> numbers) { port_ = std::move(numbers); }
 
-  /// An agent in this process, of the same job.
+  /// An agent in this process, of one of the jobs.
   struct OwnAgent {
-    /// Records that order: by `happened`, and for itself.
+    RunId run_id{""};
+    /// Records that order of its job: by `happened`, and for itself.
     std::function<void(const OrderReceived&)> ordered = {};
     std::function<std::string()> metrics = {};  ///< its own, to be told behind the others
     const HttpServer* doors = nullptr;          ///< it answers there too, with the `service` of this
