@@ -257,6 +257,7 @@ void Rendezvous::take_seat(Slot slot, const Resume& resume, TimePoint now) {
   phase_ = Phase::running;
   if (unfinished_ == 0) return end({.exit_code = 0, .reason = "all workers exited 0"}, now);
   if (!failures_.empty()) begin_doubt(now);
+  if (range_ && phase_ == Phase::running) refit("the range was ordered while the round was awaited", now);
 }
 
 // ---- snapshots

@@ -131,6 +131,34 @@ TEST_CASE("a round above the first terms goes on at a coordinator without memory
   }
 }
 
+TEST_CASE("a resize that came before the running round was heard of is done when it is", "[unit][orders]") {
+  Ordering it{Job{elastic(2, 4)}};
+  it.job.join("spare");
+  const JobRange range = GENERATE(JobRange{1, 2}, JobRange{1, 3});
+  REQUIRE(it.order(order::Resize{range.min_nodes, range.max_nodes}));
+  std::string last;
+  for (int rank = 0; rank < 3; ++rank) {
+    const Placement place{.round = Round{4},
+                          .group_rank = GroupRank{rank},
+                          .group_world_size = 3,
+                          .first_rank = Rank{2 * rank},
+                          .world_size = 6};
+    last = it.job.resume(std::string(1, static_cast<char>('a' + rank)), Resume::Stage::running, place);
+  }
+  if (range.max_nodes == 3) {
+    REQUIRE(last.find("stop round") == std::string::npos);
+    REQUIRE(it.job.rendezvous.phase() == Rendezvous::Phase::running);
+    return;
+  }
+  for (const char* name : {"a", "b", "c"}) {
+    REQUIRE(last.find(std::string{name} + " stop round 4 (membership): the range was ordered") != std::string::npos);
+  }
+  for (const char* name : {"a", "b", "c"}) it.job.join(name);
+  it.begin();
+  REQUIRE(it.view().world_size == 4);
+  REQUIRE(it.view().restart_count == 0);
+}
+
 TEST_CASE("orders end with those who were there before the first round", "[unit][orders]") {
   Ordering it{Job{elastic(3, 3)}};
   it.job.join_anew("a");
