@@ -62,7 +62,7 @@ void check_withheld(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   std::string_view text{reinterpret_cast<const char*>(data) + 1, size - 1};
-  const OpsPeer peer{.address = "192.0.2.7", .of_this_machine = (data[0] & 1U) != 0};
+  const OpsPeer peer{.address = "192.0.2.7", .by_loopback = (data[0] & 1U) != 0};
   const OpsAccess access{.control_token = "steer", .read_token = "look", .host_names = {"node1"}};
   check_names(text);
   check_withheld(text);
@@ -76,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                        [&](const auto& header) { return header.second.ends_with(token); });
   };
   fuzz::require(right != Right::control || names("steer"));
-  fuzz::require(right != Right::read || peer.of_this_machine || names("look"));
+  fuzz::require(right != Right::read || peer.by_loopback || names("look"));
   auto outcome = routed(request, std::get<OpsCaller>(caller));
   if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
     fuzz::require(refusal->status >= 400 && is_event(error_body(*refusal).substr(0, error_body(*refusal).size() - 1)));

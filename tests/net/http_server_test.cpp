@@ -1,8 +1,11 @@
 #include "rendezvous/net/ops/http_server.hpp"
 
+#include <arpa/inet.h>
+
 #include <cstdio>
 #include <regex>
 
+#include "rendezvous/net/io/node_identity.hpp"
 #include "rendezvous/net/ops/page_port.hpp"
 #include "tests/net/ops_server.hpp"
 
@@ -10,6 +13,31 @@ using namespace torchup;
 using namespace std::chrono_literals;
 using test::control;
 using test::OpsServer;
+
+TEST_CASE("who comes by an address of this machine's own has not come by loopback", "[net][ops]") {
+  const auto peer_by = [](const std::string& address) {
+    const UniqueFd listener{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    socklen_t size = sizeof name;
+    REQUIRE(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&name), size) == 0);
+    REQUIRE(::listen(listener.get(), 1) == 0);
+    REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&name), &size) == 0);
+    REQUIRE(::inet_pton(AF_INET, address.c_str(), &name.sin_addr) == 1);
+    const UniqueFd client{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    REQUIRE(::connect(client.get(), reinterpret_cast<const sockaddr*>(&name), size) == 0);
+    const UniqueFd accepted{::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+    return peer_at(accepted.get()).value();
+  };
+  REQUIRE(peer_by("127.0.0.1").by_loopback);
+  for (const std::string& own : own_addresses()) {
+    if (own.find(':') != std::string::npos) continue;
+    CAPTURE(own);
+    const OpsPeer peer = peer_by(own);
+    REQUIRE(peer.address == own);
+    REQUIRE_FALSE(peer.by_loopback);
+  }
+}
 
 TEST_CASE("a connection serves one request after the other", "[net][ops]") {
   OpsServer server;

@@ -21,7 +21,7 @@
 /// sockets, who come from wherever the test says.
 namespace torchup::test {
 
-inline OpsPeer from_here() { return {.address = "127.0.0.1", .of_this_machine = true}; }
+inline OpsPeer from_here() { return {.address = "127.0.0.1", .by_loopback = true}; }
 /// A port of 127.0.0.1.
 inline UniqueFd connected_to(int port) {
   UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};

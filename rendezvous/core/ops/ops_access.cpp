@@ -100,7 +100,7 @@ OrRefusal<OpsCaller> admitted(const OpsRequest& request, const OpsPeer& peer, co
   }
   OpsCaller caller{.by = "somebody at " + peer.address};
   caller.token_helps = !access.control_token.empty() || !access.page_token.empty() ||
-                       (!peer.of_this_machine && !access.read_token.empty());
+                       (!peer.by_loopback && !access.read_token.empty());
   if (const auto sent = header(request, "authorization")) {
     caller.right = right_of(bearer_of(*sent), access);
     if (caller.right == Right::none) return Refusal{401, "unauthorized", "That is not the token", ""};
@@ -112,7 +112,7 @@ OrRefusal<OpsCaller> admitted(const OpsRequest& request, const OpsPeer& peer, co
     return Refusal{421, "misdirected_request",
                    "Without a token, Host is an address, localhost, this machine's name or one of --status-host", ""};
   }
-  if (peer.of_this_machine) caller.right = Right::read;
+  if (peer.by_loopback) caller.right = Right::read;
   return caller;
 }
 

@@ -33,8 +33,8 @@ struct OpsPeer {
     std::string name = {};  ///< empty: he has none
   };
   std::optional<User> user = {};
-  std::string address = {};      ///< over TCP: numeric, without port
-  bool of_this_machine = false;  ///< over TCP: that address is loopback, or an interface of this machine has it
+  std::string address = {};  ///< over TCP: numeric, without port
+  bool by_loopback = false;  ///< over TCP: by which no other machine comes
 };
 
 /// What a door wants of those who come.

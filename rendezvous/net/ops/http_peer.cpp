@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 #include "rendezvous/net/ops/http_server.hpp"
@@ -49,7 +50,7 @@ std::optional<OpsPeer> peer_at(int socket) {
   }
   peer.address = peer_address(socket);
   if (peer.address.empty()) return std::nullopt;
-  peer.of_this_machine = is_of_this_machine(peer.address);
+  peer.by_loopback = is_loopback(peer.address);
   return peer;
 }
 

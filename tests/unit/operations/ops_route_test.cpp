@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-const OpsPeer local{.address = "127.0.0.1", .of_this_machine = true};
+const OpsPeer local{.address = "127.0.0.1", .by_loopback = true};
 const OpsPeer elsewhere{.address = "10.0.0.7"};
 const OpsAccess with_tokens{.own_uid = 1000,
                             .control_token = "control token",
@@ -57,7 +57,7 @@ std::variant<Order, int> order_of(const std::string& target, std::string_view bo
 
 }  // namespace
 
-TEST_CASE("a right over TCP follows from the token or from this machine", "[unit][ops_route]") {
+TEST_CASE("a right over TCP follows from the token or from loopback", "[unit][ops_route]") {
   REQUIRE(right_of(get("/"), local, with_tokens) == Right::read);
   REQUIRE(right_of(get("/"), elsewhere, with_tokens) == Right::none);
   for (const OpsPeer& peer : {local, elsewhere}) {
