@@ -232,6 +232,31 @@ class Orders(Nodes):
         self.placed("node0", "node1", but=first)
         self.end_well()
 
+    # ---- what ranks have written, wherever they are now
+
+    def with_token(self):
+        secret = self.folder / "token"
+        secret.write_text("token-0123456789abcdef")
+        secret.chmod(0o600)
+        return ["--token-file", secret]
+
+    def test_a_node_without_workers_answers_not_for_a_rank_that_is_elsewhere_now(self):
+        self.start_nodes(3, "2:3", *self.with_token(), script="echo $OF of $WORLD_SIZE; " + WORKS)
+        first = self.placed("node0", "node1", "node2")
+        drained = min("node1", "node2", key=lambda name: first[name][0])
+        rank = first[drained][0]  # which the two that are left have, too
+        self.seen(drained, "seated", "seated", "seated")
+        self.at(drained, "drain", "--node", rank)
+        others = [name for name in self.names if name != drained]
+        second = self.placed(*others, but=first)
+        self.seen(drained, "seated", "seated", "drained")
+        there, = (name for name in others if second[name][0] == rank)
+        for asked in (drained, there):
+            with self.subTest(asked):
+                until(lambda: self.at(asked, "logs", "--rank", rank).stdout == f"{there} of 2\n", "it has spoken", LIMIT_S)
+                self.assertIn(f"rank {rank}, pid {second[there][-1]}", self.at(asked, "stacks", "--rank", rank).stdout)
+        self.end_well()
+
     # ---- when nothing can be planned
 
     def test_while_workers_stop_nothing_is_planned_but_the_end(self):

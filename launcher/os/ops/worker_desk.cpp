@@ -69,7 +69,10 @@ bool WorkerDesk::has(Rank rank) const {
 
 bool WorkerDesk::has_now(Rank rank) const {
   const auto& attempts = hooks_.record().attempts();
-  return !attempts.empty() && has_place(attempts.back(), rank);
+  if (attempts.empty()) return false;
+  // A node that is drained or stands by has had its last attempt, and the others go on.
+  const bool is_newest = attempts.back().end_us == 0 || job_over_;
+  return is_newest && has_place(attempts.back(), rank);
 }
 
 void WorkerDesk::perform(const OpsCall& call, HttpServer::Reply reply) {

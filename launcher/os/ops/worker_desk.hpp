@@ -32,7 +32,8 @@ class WorkerDesk {
 
   /// Whether this rank's worker is here, or was.
   [[nodiscard]] bool has(Rank rank) const;
-  /// Whether it has this rank's place in the newest attempt.
+  /// Whether it has this rank's place in the job's newest attempt, as far as this node knows: while there is none here,
+  /// others may have one.
   [[nodiscard]] bool has_now(Rank rank) const;
   /// Logs and stacks. The reply is called once, later on the loop or now.
   void perform(const OpsCall& call, HttpServer::Reply reply);
