@@ -7,6 +7,12 @@
 #include <vector>
 
 namespace torchup {
+namespace {
+
+/// A disk that takes longer than this keeps the file.
+constexpr Duration making_limit = std::chrono::seconds{1};
+
+}  // namespace
 
 UserSocket::UserSocket(asio::io_context& loop, HttpServer& server, DiskThread& disk, pid_t launcher,
                        std::function<void(std::string)> warn)
@@ -16,20 +22,24 @@ void UserSocket::open() { spawn(loop_, "control socket", make()); }
 
 Task<> UserSocket::make() {
   const std::string directory = runtime_directory();
-  using Made = std::shared_ptr<Result<ControlSocket>>;
-  std::function<Made()> work = [directory, launcher = launcher_] {
-    return std::make_shared<Result<ControlSocket>>(ControlSocket::make(directory, launcher));
+  std::function<Result<>()> work = [directory, launcher = launcher_, made = made_]() -> Result<> {
+    const std::lock_guard lock{made->making};
+    if (made->closed) return {};
+    auto socket = ControlSocket::make(directory, launcher);
+    if (!socket) return socket.error();
+    if (!made->closed) made->socket.emplace(std::move(*socket));
+    return {};
   };
-  const std::optional<Made> made = co_await disk_.ask(std::move(work));
-  if (closed_) co_return;
-  if (!made) {
+  const std::optional<Result<>> done = co_await disk_.ask(std::move(work));
+  if (made_->closed) co_return;
+  if (!done) {
+    made_->closed = true;
     warn_(fmt::format("no control socket for torchupctl: the disk of {} does not answer", directory));
-  } else if (!**made) {
-    warn_("no control socket for torchupctl: " + (*made)->error().message());
+  } else if (!*done) {
+    warn_("no control socket for torchupctl: " + done->error().message());
   } else {
-    socket_.emplace(std::move(***made));
     std::vector<UniqueFd> sockets;
-    sockets.push_back(socket_->take());
+    sockets.push_back(made_->socket->take());
     const auto door = std::make_shared<HttpDoor>();
     door->access.own_uid = ::geteuid();
     port_.emplace(loop_, server_, std::move(sockets), door);
@@ -37,9 +47,10 @@ Task<> UserSocket::make() {
 }
 
 void UserSocket::close() {
-  closed_ = true;
+  made_->closed = true;
   port_.reset();
-  socket_.reset();
+  const std::unique_lock lock{made_->making, making_limit};
+  if (lock) made_->socket.reset();
 }
 
 }  // namespace torchup

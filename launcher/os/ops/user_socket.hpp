@@ -2,8 +2,10 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -36,9 +38,15 @@ class UserSocket {
   DiskThread& disk_;
   const pid_t launcher_;
   const std::function<void(std::string)> warn_;
-  std::optional<ControlSocket> socket_;
+  /// What the disk's thread makes. The process may end before the loop hears of it, and no file stays behind: whoever
+  /// comes second, the thread or `close`, ends it.
+  struct Made {
+    std::timed_mutex making;  ///< held while the file is made
+    std::atomic<bool> closed = false;
+    std::optional<ControlSocket> socket = {};
+  };
+  const std::shared_ptr<Made> made_ = std::make_shared<Made>();
   std::optional<HttpPort> port_;
-  bool closed_ = false;
 };
 
 }  // namespace torchup
