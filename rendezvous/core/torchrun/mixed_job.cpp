@@ -266,6 +266,20 @@ MixedJob::Rest MixedJob::give_back(TorchrunStore& store) {
   return rest;
 }
 
+std::map<TorchrunNode, JobView::Node> MixedJob::ours() const {
+  std::map<TorchrunNode, JobView::Node> rows;
+  for (const auto& [slot, part] : parts_) {
+    const auto name = plays_->name(part.id);
+    if (!name) continue;
+    const Member& member = members_.at(slot);
+    JobView::Node row{.local_world_size = member.join->local_world_size, .node = member.join->node.value()};
+    const auto* const placed = part.last ? std::get_if<Placed>(&*part.last) : nullptr;
+    if (placed) row.first_rank = placed->placement.first_rank;
+    rows.emplace(*name, std::move(row));
+  }
+  return rows;
+}
+
 std::size_t MixedJob::held_bytes() const {
   std::size_t bytes = members_.held_bytes() + ended_.held_bytes() + lost_agents_.held_bytes();
   if (terms_) bytes += text_bytes(terms_->hostlist);

@@ -9,6 +9,7 @@
 
 #include "rendezvous/core/membership/membership.hpp"
 #include "rendezvous/core/membership/standing.hpp"
+#include "rendezvous/core/round/job_view.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/torchrun/mixed_parts.hpp"
 
@@ -44,6 +45,8 @@ class MixedJob {
   /// As Rendezvous::answer: the job's end can be ordered, nothing else.
   [[nodiscard]] OrderAnswer answer(const Order& order) const;
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
+  /// Of our agents what torchrun's state does not say of them: which node each is, and its workers.
+  [[nodiscard]] std::map<TorchrunNode, JobView::Node> ours() const;
   [[nodiscard]] int member_count() const { return members_.size(); }
   [[nodiscard]] const Membership& members() const { return members_; }
   /// As Rendezvous::held_bytes.

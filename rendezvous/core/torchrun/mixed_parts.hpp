@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/torchrun/torchrun_store.hpp"
+#include "rendezvous/core/torchrun_wire/torchrun_state.hpp"
 
 namespace torchup {
 
@@ -39,6 +41,8 @@ class MixedParts {
   [[nodiscard]] virtual bool over(Id id) const = 0;
   /// The round that it was placed in last, or is about to be.
   [[nodiscard]] virtual Round round(Id id) const = 0;
+  /// Its name in the state that torchrun's agents share; nothing: it is not there yet, or there is none.
+  [[nodiscard]] virtual std::optional<TorchrunNode> name(Id) const { return std::nullopt; }
   /// Its host was lost too often lately: it is used only where too few others are there.
   virtual void set_aside(Id, bool) {}
   /// The coordinator itself was asleep until `now`: what agents are waited for has so much time left at least.

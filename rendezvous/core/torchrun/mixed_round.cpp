@@ -30,6 +30,11 @@ Round MixedRound::round(Id id) const {
   return Round{found == agents_.end() ? 0 : std::max<std::int64_t>(found->second.round, 0)};
 }
 
+std::optional<TorchrunNode> MixedRound::name(Id id) const {
+  const auto found = agents_.find(id);
+  return found == agents_.end() ? std::nullopt : found->second.node;
+}
+
 void MixedRound::set_aside(Id id, bool aside) {
   const auto found = agents_.find(id);
   if (found != agents_.end() && std::exchange(found->second.aside, aside) != aside) said_ = true;

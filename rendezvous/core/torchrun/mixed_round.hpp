@@ -35,6 +35,7 @@ class MixedRound final : public MixedParts {
   [[nodiscard]] Result<std::vector<Told>> turn(TorchrunStore& store, TimePoint now, UtcTime utc) override;
   [[nodiscard]] bool over(Id id) const override;
   [[nodiscard]] Round round(Id id) const override;
+  [[nodiscard]] std::optional<TorchrunNode> name(Id id) const override;
   void set_aside(Id id, bool aside) override;
   void slept(TimePoint now, Duration patience) override;
   [[nodiscard]] std::size_t held_bytes() const override;

@@ -307,18 +307,26 @@ std::vector<std::string> TorchrunCare::notes() {
   return all;
 }
 
-JobView TorchrunCare::view(JobView known) const {
+JobView TorchrunCare::view(JobView known, const std::map<TorchrunNode, JobView::Node>& ours) const {
+  const auto row_of = [&](const TorchrunNode& node, std::string state) {
+    const auto own = ours.find(node);
+    JobView::Node row = own == ours.end() ? JobView::Node{} : own->second;
+    row.host = shown(node);
+    row.state = std::move(state);
+    row.torchruns = !is_ours(node);
+    return row;
+  };
   known.phase = known_.closed ? "ended" : known_.complete ? "running" : "gathering";
   known.round = Round{known_.round};
   known.nodes.clear();
   for (const auto& [node, rank] : known_.participants) {
-    JobView::Node row{.host = shown(node), .state = known_.complete ? "seated" : "ready", .torchruns = !is_ours(node)};
+    JobView::Node row = row_of(node, known_.complete ? "seated" : "ready");
     if (known_.complete) row.group_rank = GroupRank{static_cast<int>(rank)};
     known.nodes.push_back(std::move(row));
   }
   for (const auto* list : {&known_.wait_list, &known_.redundancy_list}) {
     for (const TorchrunNode& node : *list) {
-      if (!is_caller(node)) known.nodes.push_back({.host = shown(node), .state = "ready", .torchruns = !is_ours(node)});
+      if (!is_caller(node)) known.nodes.push_back(row_of(node, "ready"));
     }
   }
   std::ranges::stable_sort(known.nodes, {}, &JobView::Node::host);

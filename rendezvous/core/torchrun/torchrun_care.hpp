@@ -119,8 +119,9 @@ class TorchrunCare {
   [[nodiscard]] const TorchrunState& state() const { return known_; }
   /// Texts read so far, those that are no state included: what costs most here, so each text is read once.
   [[nodiscard]] std::size_t read_count() const { return read_count_; }
-  /// The job as torchrun's state shows it, with all of its agents; `known` says what that state does not.
-  [[nodiscard]] JobView view(JobView known) const;
+  /// The job as torchrun's state shows it, with all of its agents; `known` says what that state does not, and `ours` of
+  /// agents of ours: node, local world size and first rank.
+  [[nodiscard]] JobView view(JobView known, const std::map<TorchrunNode, JobView::Node>& ours = {}) const;
   /// What was done since the last call, for people.
   [[nodiscard]] std::vector<std::string> notes();
 

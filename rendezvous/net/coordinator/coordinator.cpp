@@ -371,7 +371,7 @@ std::vector<std::pair<RunId, JobView>> Coordinator::jobs() const {
   for (const auto& [run_id, job] : impl_->jobs_.all()) {
     JobView view = job->rendezvous.view(now);
     if (job->mixed.active()) {
-      view = impl_->torchrun_->view(run_id, std::move(view));
+      view = impl_->torchrun_->view(run_id, std::move(view), job->mixed.ours());
       view.verdict = job->mixed.verdict();
     }
     list.emplace_back(run_id, std::move(view));

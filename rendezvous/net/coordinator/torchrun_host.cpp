@@ -390,10 +390,11 @@ std::vector<RunId> TorchrunHost::jobs() const {
   return list;
 }
 
-JobView TorchrunHost::view(const RunId& run_id, JobView known) const {
+JobView TorchrunHost::view(const RunId& run_id, JobView known,
+                           const std::map<TorchrunNode, JobView::Node>& ours) const {
   const auto found = impl_->meetings_.find(run_id);
   const bool met = found != impl_->meetings_.end() && !found->second.care.state().last_heartbeats.empty();
-  return met ? found->second.care.view(std::move(known)) : known;
+  return met ? found->second.care.view(std::move(known), ours) : known;
 }
 
 }  // namespace torchup

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,7 +71,8 @@ class TorchrunHost {
   /// All jobs in which torchrun's agents have met.
   [[nodiscard]] std::vector<RunId> jobs() const;
   /// As TorchrunCare::view; `known` itself where no torchrun agent has come.
-  [[nodiscard]] JobView view(const RunId& run_id, JobView known) const;
+  [[nodiscard]] JobView view(const RunId& run_id, JobView known,
+                             const std::map<TorchrunNode, JobView::Node>& ours = {}) const;
 
  private:
   class Impl;

@@ -53,6 +53,29 @@ TEST_CASE("torchrun's numbers of rounds tell nothing of former jobs", "[unit][mi
   REQUIRE(host.mixed.member_count() == 1);
 }
 
+TEST_CASE("in a mixed job our nodes are known by their ids, with their workers", "[unit][mixed]") {
+  Host host;
+  host.join(0, agent("a"));
+  host.theirs_comes(3);
+  const auto row = [&](bool torchruns) {
+    const std::vector<JobView::Node> nodes = host.keys.care.view({}, host.mixed.ours()).nodes;
+    REQUIRE(nodes.size() == 2);
+    return *std::ranges::find(nodes, torchruns, &JobView::Node::torchruns);
+  };
+  REQUIRE(row(false).node == "a_1_0");
+  REQUIRE(row(false).local_world_size == 2);
+  REQUIRE_FALSE(row(false).first_rank.has_value());
+  REQUIRE(row(true).node.empty());
+  const std::string place = "torch.rendezvous.job.3/";
+  host.keys.map[place + "MASTER_ADDR"] = "b";
+  host.keys.map[place + "MASTER_PORT"] = "29500";
+  host.keys.map[place + "torchelastic/assigned_ranks/1"] = "[1, 3, 1, 3]";
+  host.pass(300ms);
+  REQUIRE(host.last<Placed>(0));
+  REQUIRE(row(false).first_rank == Rank{1});
+  REQUIRE_FALSE(row(true).first_rank.has_value());
+}
+
 TEST_CASE("who hosts a mixed job takes it along", "[unit][mixed]") {
   Host host;
   (void)host.step(Connected{.peer = Peer{0}, .in_process = true});
