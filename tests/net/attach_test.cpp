@@ -280,7 +280,7 @@ TEST_CASE("an agent that hosts has torchupd's pages", "[net][attach]") {
   REQUIRE(health.starts_with("HTTP/1.1 200 "));
   REQUIRE(health.ends_with("\r\n\r\nok\n"));
   REQUIRE(status.starts_with("HTTP/1.1 200 "));
-  REQUIRE(status.find(R"("host": "a")") != std::string::npos);
+  REQUIRE(status.find(R"("host":"a")") != std::string::npos);
   REQUIRE(page(loop, port, "/metrics").find("\ntorchup_store_connections 0\n") != std::string::npos);
   REQUIRE(page(loop, port, "/nothing").starts_with("HTTP/1.1 404 "));
 }

@@ -233,6 +233,33 @@ TEST_CASE("a node asks for its people, in its own job alone", "[net][ops]") {
   REQUIRE(ask("POST", "/v1/jobs/a%2Fb/restart", true, "{}").status == 202);
 }
 
+TEST_CASE("the status has the store's counters and every job with its nodes", "[net][ops]") {
+  Looked job;
+  job.onlookers.set_port([] { return PortNumbers{.store = {.connections = 3, .requests = 1ULL << 40U}}; });
+  const Agent other{job.coordinator, "10.0.0.1", RunId{"another \"one\"\n"}};
+  other.join("third\xff");
+  const json status = json::parse(job.ask("GET", "/status")->body);
+  REQUIRE(status.at("connections") == 3);
+  REQUIRE(status.at("requests") == 1ULL << 40U);
+  REQUIRE(status.at("jobs").size() == 2);
+  const json& running = status.at("jobs").at("a/b");
+  REQUIRE(running.at("phase") == "running");
+  REQUIRE((running.at("min_nodes") == 2 && running.at("max_nodes") == 2 && running.at("world_size") == 4));
+  REQUIRE_FALSE(running.contains("verdict"));
+  REQUIRE(running.at("nodes").size() == 2);
+  for (const json& node : running.at("nodes")) {
+    REQUIRE((node.at("state") == "seated" && node.at("local_world_size") == 2 && node.contains("group_rank")));
+    REQUIRE_FALSE(node.contains("agent"));
+  }
+  const json& waiting = status.at("jobs").at("another \"one\"\n");
+  REQUIRE(waiting.at("phase") == "gathering");
+  REQUIRE(waiting.at("nodes").at(0).at("host") == "third\xef\xbf\xbd");
+  REQUIRE(job.ask("POST", "/v1/jobs/a%2Fb/stop", "{}")->status == 202);
+  const json ended = json::parse(job.ask("GET", "/status")->body).at("jobs").at("a/b").at("verdict");
+  REQUIRE(ended.at("exit_code") == 143);
+  REQUIRE(ended.at("reason").get<std::string>().starts_with("stopped by"));
+}
+
 TEST_CASE("a node learns nothing of jobs that are not its own", "[net][ops]") {
   Looked job;
   const Agent other{job.coordinator, "10.0.0.1", RunId{"another"}};

@@ -201,6 +201,14 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     jobs_.forget_if_over(job);
   }
 
+  [[nodiscard]] JobView view(const Job& job, TimePoint now) const {
+    JobView view = job.rendezvous.view(now);
+    if (!job.mixed.active()) return view;
+    view = torchrun_->view(job.run_id, std::move(view), job.mixed.ours());
+    view.verdict = job.mixed.verdict();
+    return view;
+  }
+
   void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done) {
     const auto found = jobs_.find(run_id);
     if (!found || found->nobody_else()) return asio::post(loop_, std::move(done));
@@ -368,19 +376,18 @@ void Coordinator::when_others_left(const RunId& run_id, Duration linger, std::fu
 std::vector<std::pair<RunId, JobView>> Coordinator::jobs() const {
   std::vector<std::pair<RunId, JobView>> list;
   const TimePoint now = impl_->clock_();
-  for (const auto& [run_id, job] : impl_->jobs_.all()) {
-    JobView view = job->rendezvous.view(now);
-    if (job->mixed.active()) {
-      view = impl_->torchrun_->view(run_id, std::move(view), job->mixed.ours());
-      view.verdict = job->mixed.verdict();
-    }
-    list.emplace_back(run_id, std::move(view));
-  }
+  for (const auto& [run_id, job] : impl_->jobs_.all()) list.emplace_back(run_id, impl_->view(*job, now));
   if (!impl_->torchrun_) return list;
   for (const RunId& run_id : impl_->torchrun_->jobs()) {
     if (!impl_->jobs_.find(run_id)) list.emplace_back(run_id, impl_->torchrun_->view(run_id, {}));
   }
   return list;
+}
+
+std::optional<JobView> Coordinator::view(const RunId& run_id) const {
+  if (const auto job = impl_->jobs_.find(run_id)) return impl_->view(*job, impl_->clock_());
+  const bool is_theirs = impl_->torchrun_ && std::ranges::count(impl_->torchrun_->jobs(), run_id) > 0;
+  return is_theirs ? std::optional{impl_->torchrun_->view(run_id, {})} : std::nullopt;
 }
 
 std::vector<std::pair<RunId, std::vector<LateWorker>>> Coordinator::late_workers() const {

@@ -143,6 +143,8 @@ class Coordinator {
   [[nodiscard]] std::size_t job_count() const;
   /// All jobs, by run id.
   [[nodiscard]] std::vector<std::pair<RunId, JobView>> jobs() const;
+  /// One of them; nothing: there is no such job.
+  [[nodiscard]] std::optional<JobView> view(const RunId& run_id) const;
   /// Of all jobs, how late workers are at their collectives, the latest first in each.
   [[nodiscard]] std::vector<std::pair<RunId, std::vector<LateWorker>>> late_workers() const;
 

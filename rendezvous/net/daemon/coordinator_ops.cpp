@@ -204,10 +204,8 @@ bool CoordinatorOps::may_cross(const OpsCall& call, const std::string& node) con
 /// Logs and stacks are nodes' own.
 void CoordinatorOps::ask_nodes(const OpsCall& call, HttpServer::Reply reply) {
   const RunId run_id{call.run_id};
-  std::vector<JobView::Node> nodes;
-  for (auto& [job, view] : coordinator_.jobs()) {
-    if (job == run_id) nodes = std::move(view.nodes);
-  }
+  std::optional<JobView> job = coordinator_.view(run_id);
+  std::vector<JobView::Node> nodes = job ? std::move(job->nodes) : std::vector<JobView::Node>{};
   std::erase_if(nodes, [&](const JobView::Node& node) {
     return node.node.empty() || node.torchruns || !node.first_rank || (call.rank && !has_rank(node, *call.rank));
   });

@@ -1,63 +1,89 @@
 #include "rendezvous/net/daemon/status_text.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "rendezvous/core/membership/seating.hpp"
+#include "rendezvous/core/text/json_text.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
 namespace torchup {
 namespace {
 
-nlohmann::ordered_json job_json(const JobView& job) {
-  nlohmann::ordered_json page{{"phase", job.phase},
-                              {"round", job.round.value()},
-                              {"min_nodes", job.min_nodes},
-                              {"max_nodes", job.max_nodes},
-                              {"restart_count", job.restart_count},
-                              {"membership_changes", job.membership_changes},
-                              {"world_size", job.world_size},
-                              {"master", job.master},
-                              {"waits_for", job.waits_for},
-                              {"last", job.last},
-                              {"nodes", nlohmann::ordered_json::array()}};
-  if (job.max_nodes == 0) {  // what only torchrun's agents know
-    for (const char* name : {"min_nodes", "max_nodes", "restart_count", "membership_changes"}) page.erase(name);
-  }
-  std::vector<JobView::Node> nodes = job.nodes;
+void put_node(std::string& out, const JobView::Node& node) {
+  JsonObject row{out};
+  row.text("host", node.host).text("state", node.state);
+  if (!node.reason.empty()) row.text("reason", node.reason);
+  if (node.group_rank) row.number("group_rank", node.group_rank->value());
+  if (node.torchruns) row.text("agent", "torchrun");
+  if (node.local_world_size > 0) row.number("local_world_size", node.local_world_size);
+  row.end();
+}
+
+/// A line for each.
+std::string nodes_json(std::vector<JobView::Node> nodes) {
   std::ranges::sort(nodes, natural_less, &JobView::Node::host);
+  std::string list = "[";
   for (const JobView::Node& node : nodes) {
-    nlohmann::ordered_json row{{"host", node.host}, {"state", node.state}};
-    if (!node.reason.empty()) row["reason"] = node.reason;
-    if (node.group_rank) row["group_rank"] = node.group_rank->value();
-    if (node.torchruns) row["agent"] = "torchrun";
-    if (node.local_world_size > 0) row["local_world_size"] = node.local_world_size;
-    page["nodes"].push_back(std::move(row));
+    list += list.size() > 1 ? ",\n" : "\n";
+    put_node(list, node);
   }
-  if (job.more_missing > 0) page["more_missing"] = job.more_missing;
-  if (job.verdict) page["verdict"] = {{"exit_code", job.verdict->exit_code}, {"reason", job.verdict->reason}};
-  return page;
+  return list + "]";
+}
+
+std::string job_json(JobView job) {
+  std::string out;
+  JsonObject page{out};
+  page.text("phase", job.phase).number("round", job.round.value());
+  if (job.max_nodes > 0) {  // else only torchrun's agents know
+    page.number("min_nodes", job.min_nodes)
+        .number("max_nodes", job.max_nodes)
+        .number("restart_count", job.restart_count)
+        .number("membership_changes", job.membership_changes);
+  }
+  page.number("world_size", job.world_size)
+      .text("master", job.master)
+      .text("waits_for", job.waits_for)
+      .text("last", job.last)
+      .json("nodes", nodes_json(std::move(job.nodes)));
+  if (job.more_missing > 0) page.number("more_missing", static_cast<std::int64_t>(job.more_missing));
+  if (job.verdict) {
+    std::string verdict;
+    JsonObject{verdict}.number("exit_code", job.verdict->exit_code).text("reason", job.verdict->reason).end();
+    page.json("verdict", verdict);
+  }
+  page.end();
+  return out;
 }
 
 }  // namespace
 
 std::string status_text(const StoreServerStatus& status, const Coordinator& coordinator) {
-  nlohmann::ordered_json page{{"connections", status.connections},
-                              {"keys", status.keys},
-                              {"queues", status.queues},
-                              {"bytes", status.bytes},
-                              {"waiting", status.waiting},
-                              {"arriving_bytes", status.arriving_bytes},
-                              {"unread_bytes", status.unread_bytes},
-                              {"accepted", status.accepted},
-                              {"refused", status.refused},
-                              {"requests", status.requests}};
-  page["jobs"] = nlohmann::ordered_json::object();
-  for (const auto& [run_id, job] : coordinator.jobs()) page["jobs"][run_id.value()] = job_json(job);
-  return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  std::string jobs = "{";
+  for (auto& [run_id, job] : coordinator.jobs()) {
+    jobs += jobs.size() > 1 ? ",\n" : "\n";
+    put_json(jobs, run_id.value());
+    jobs += ':' + job_json(std::move(job));
+  }
+  std::string out;
+  const auto number = [](std::uint64_t count) { return static_cast<std::int64_t>(count); };
+  JsonObject{out}
+      .number("connections", number(status.connections))
+      .number("keys", number(status.keys))
+      .number("queues", number(status.queues))
+      .number("bytes", number(status.bytes))
+      .number("waiting", number(status.waiting))
+      .number("arriving_bytes", number(status.arriving_bytes))
+      .number("unread_bytes", number(status.unread_bytes))
+      .number("accepted", number(status.accepted))
+      .number("refused", number(status.refused))
+      .number("requests", number(status.requests))
+      .json("jobs", jobs + "}")
+      .end();
+  return out + "\n";
 }
 
 }  // namespace torchup
