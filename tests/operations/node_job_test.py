@@ -141,6 +141,32 @@ class Said(Node):
         (self.folder / "go").touch()
         self.assertEqual(agent.wait(LIMIT_S), 0)
 
+    def test_a_log_is_followed_while_workers_stop_and_begin_again(self):
+        agent = self.torchup("--nproc-per-node=2", "--max-restarts=1", "--shutdown-timeout=90", script=(
+            "case $RANK.$TORCHELASTIC_RESTART_COUNT in "
+            "0.0) trap 'echo stops; until test -e $0/on; do sleep 0.02; done; exit 1' TERM;; "
+            "1.0) until test -e $0/fail; do sleep 0.02; done; exit 3;; esac; "
+            "echo attempt $TORCHELASTIC_RESTART_COUNT; touch $0/started.$RANK.$TORCHELASTIC_RESTART_COUNT; "
+            "until test -e $0/go; do sleep 0.02; done"))
+        self.started(1)
+        following, said = self.start("logs", "-f", "--rank", "0"), ""
+
+        def says(text):
+            nonlocal said
+            said += os.read(following.stdout.fileno(), 1 << 20).decode()
+            return said == text
+
+        until(lambda: says("attempt 0\n"), "it follows", LIMIT_S)
+        (self.folder / "fail").touch()
+        until(lambda: says("attempt 0\nstops\n"), "the other one's failure ends it", LIMIT_S)
+        self.assertEqual(self.ctl("logs", code=0).stdout, "attempt 0\nstops\n")
+        self.assertIn("rank 0, pid ", self.ctl("stacks", code=0).stdout)
+        self.assertIn("rank 0, pid ", self.ctl("stacks", "--rank", "0", code=0).stdout)
+        (self.folder / "on").touch()
+        until(lambda: says("attempt 0\nstops\nattempt 1\n"), "it is followed through all attempts", LIMIT_S)
+        (self.folder / "go").touch()
+        self.assertEqual((agent.wait(LIMIT_S), following.wait(LIMIT_S)), (0, 0))
+
     def test_stacks_tell_of_each_rank_what_it_does(self):
         self.torchup("--nproc-per-node=2", script="touch $0/started.$RANK.$$$$; exec sleep 1000")
         self.started(2)

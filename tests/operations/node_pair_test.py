@@ -52,6 +52,25 @@ class Pair(Nodes):
             self.stacks(asleep=(0, 1), **self.doors[name])
             self.ctl("logs", "--rank", "2", code=1, **self.doors[name])
 
+    def test_ranks_are_one_question_away_while_one_node_has_stopped_and_another_has_not(self):
+        self.start_both(*self.token(), "--max-restarts=1", "--shutdown-timeout=90", script=(
+            "trap 'until test -e $0/on; do sleep 0.02; done; exit 1' TERM; echo rank $RANK; "
+            "touch $0/started.$RANK.$$$$; until test -e $0/go; do sleep 0.02; done"))
+        for name in self.doors:
+            self.running(name)
+        pid, = (int(path.suffix[1:]) for path in self.folder.glob("started.1.*"))
+        os.kill(pid, signal.SIGKILL)
+        for name, door in self.doors.items():
+            self.status(lambda job: sorted(node["state"] for node in job["nodes"].values()) == ["ready", "stopping"],
+                        "one has stopped", **door)
+            for rank in (0, 1):
+                with self.subTest(name, rank=rank):
+                    self.assertEqual(self.ctl("logs", "--rank", rank, code=0, **door).stdout, f"rank {rank}\n")
+        (self.folder / "on").touch()
+        self.started(4)
+        (self.folder / "go").touch()
+        self.assertEqual([self.host.wait(LIMIT_S), self.other.wait(LIMIT_S)], [0, 0])
+
     def test_without_a_token_a_linked_node_is_told_what_its_own_workers_wrote_alone(self):
         self.start_both(script="echo rank $RANK; touch $0/started.$RANK.$$$$.$OF; exec sleep 1000")
         self.running("other")

@@ -36,7 +36,7 @@ struct JobSnapshot {
     bool aside = false;
     std::string observed = {};
     std::uint64_t seniority = 0;
-    Seat seat = {};                   ///< in Stage::seated and Stage::finished
+    Seat seat = {};                   ///< in Stage::seated and Stage::finished, else in `round`
     std::optional<Round> round = {};  ///< the last one that it had a place in
     friend bool operator==(const SavedMember&, const SavedMember&) = default;
   };

@@ -44,7 +44,7 @@ struct Member {
   TimePoint alive_at = {};
   std::optional<TimePoint> back_by = {};   ///< the same, after the coordinator started anew; no lease runs meanwhile
   std::uint64_t seniority = 0;             ///< smaller joined earlier
-  Seat seat = {};                          ///< in Stage::seated and Stage::finished
+  Seat seat = {};                          ///< in Stage::seated and Stage::finished, else in `round`
   std::optional<Round> round = {};         ///< the last one that it had a place in, as far as it was heard of here
   std::optional<TimePoint> check_at = {};  ///< Membership's own
   std::optional<TimePoint> calm_at = {};   ///< Membership's own

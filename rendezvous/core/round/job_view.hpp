@@ -23,7 +23,7 @@ struct JobView {
     int local_world_size = 0;
     bool torchruns = false;               ///< an agent of torchrun's
     std::string node = {};                ///< its id; empty for what is no member
-    std::optional<Rank> first_rank = {};  ///< in the round
+    std::optional<Rank> first_rank = {};  ///< in the round; while the next one is not there, in the last one
     friend bool operator==(const Node&, const Node&) = default;
   };
   std::string phase = {};

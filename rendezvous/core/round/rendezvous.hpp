@@ -280,6 +280,7 @@ class Rendezvous {
   [[nodiscard]] TimePoint return_by(TimePoint now) const;
 
   // What people see.
+  [[nodiscard]] bool was_in_last_round(const Member& member) const;
   void arm_roster();
   void tell_roster(TimePoint now);
 

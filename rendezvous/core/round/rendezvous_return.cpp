@@ -156,6 +156,10 @@ bool Rendezvous::others_may_come_back(TimePoint now) const {
 
 void Rendezvous::was_in(Slot slot, const Placement& place) {
   members_.at(slot).round = place.round;
+  members_.at(slot).seat = {.group_rank = place.group_rank,
+                            .first_rank = place.first_rank,
+                            .first_role_rank = place.first_role_rank,
+                            .role_world_size = place.role_world_size};
   if (!learning_) return;
   if (!told_round_ || place.round > *told_round_) {
     told_round_ = place.round;
@@ -240,11 +244,6 @@ void Rendezvous::begin_restoring(const Placement& place, TimePoint now) {
 }
 
 void Rendezvous::take_seat(Slot slot, const Resume& resume, TimePoint now) {
-  const Placement& place = *resume.placement;
-  members_.at(slot).seat = {.group_rank = place.group_rank,
-                            .first_rank = place.first_rank,
-                            .first_role_rank = place.first_role_rank,
-                            .role_world_size = place.role_world_size};
   set_stage(slot, Stage::seated);
   seats_.push_back(slot);
   restate(slot, resume, now);

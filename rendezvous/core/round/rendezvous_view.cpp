@@ -60,6 +60,11 @@ const char* Rendezvous::phase_name(Phase phase) {
   return names[static_cast<std::size_t>(phase)];
 }
 
+/// It had a place in the last round, and the one behind it is not there yet.
+bool Rendezvous::was_in_last_round(const Member& member) const {
+  return phase_ == Phase::gathering && member.round && member.round->value() + 1 == round_.value();
+}
+
 JobView Rendezvous::view(TimePoint now) const {
   static constexpr const char* stages[] = {"ready", "seated", "finished", "stopping"};
   const bool has_round = phase_ != Phase::gathering && phase_ != Phase::ended;
@@ -92,9 +97,10 @@ JobView Rendezvous::view(TimePoint now) const {
     if (member.drained) row.state = member.stage == Stage::ready ? "drained" : "draining";
     if (quiet) row.state = "silent";
     if (quiet) row.reason = "for " + seconds(now - member.alive_at);
-    if (!member.in_round()) continue;
-    row.group_rank = member.seat.group_rank;
-    row.first_rank = member.seat.first_rank;
+    // Until there is another round ranks are where they were: there their workers stop, and there lies what they have
+    // written.
+    if (member.in_round() || was_in_last_round(member)) row.first_rank = member.seat.first_rank;
+    if (member.in_round()) row.group_rank = member.seat.group_rank;
   }
   for (const auto& [host, why] : refusals_) view.nodes.push_back({.host = host, .state = "refused", .reason = why});
   std::size_t missing = 0;

@@ -63,6 +63,17 @@ struct Ordering {
     }
     return text;
   }
+  /// The first rank of each node, "a 0, b -".
+  [[nodiscard]] std::string first_ranks() const {
+    std::string text;
+    auto nodes = job.rendezvous.view(job.now).nodes;
+    std::ranges::sort(nodes, {}, &JobView::Node::host);
+    for (const auto& node : nodes) {
+      text += (text.empty() ? "" : ", ") + node.host + " ";
+      text += node.first_rank ? std::to_string(node.first_rank->value()) : "-";
+    }
+    return text;
+  }
   [[nodiscard]] JobView view() const { return job.rendezvous.view(job.now); }
 
   Job job;

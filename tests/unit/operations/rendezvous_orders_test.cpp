@@ -46,6 +46,47 @@ TEST_CASE("a restart is planned, and costs nothing of the budget", "[unit][order
   }
 }
 
+TEST_CASE("ranks are where they were until there is another round", "[unit][orders]") {
+  Ordering it = ordering(2, 1, 3);
+  it.job.join("c");  // it stands by
+  const std::string both = "a 0, b 2, c -";
+  REQUIRE(it.first_ranks() == both);
+  SECTION("while workers stop, by plan or for a failure, and behind that") {
+    if (GENERATE(false, true)) {
+      REQUIRE(it.order(order::Restart{}));
+    } else {
+      it.job.fail("b", 0, 2);
+      it.job.pass(it.job.now + 100ms);
+    }
+    REQUIRE(it.states() == "a stopping, b stopping, c ready");
+    REQUIRE(it.first_ranks() == both);
+    it.job.join("a");
+    REQUIRE(it.states() == "a ready, b stopping, c ready");
+    REQUIRE(it.first_ranks() == both);
+    it.job.join("b");
+    it.begin();
+    REQUIRE(it.first_ranks() == "a 0, b 2, c 4");
+  }
+  SECTION("also where the coordinator has begun anew and hears of them by those who stop") {
+    it.job.rendezvous = Rendezvous{RendezvousSettings{}};
+    it.job.peer_of.clear();
+    const Placement place{.round = Round{0},
+                          .group_rank = GroupRank{1},
+                          .group_world_size = 2,
+                          .first_rank = Rank{2},
+                          .world_size = 4};
+    it.job.resume("b", Resume::Stage::stopping, place);
+    it.job.join("c");
+    REQUIRE(it.first_ranks() == "b 2, c -");
+  }
+  SECTION("and who is taken out has none in the next one") {
+    REQUIRE(it.order(order::Drain{"b"}));
+    REQUIRE(it.first_ranks() == both);
+    it.settle();
+    REQUIRE(it.first_ranks() == "a 0, b -, c 2");
+  }
+}
+
 TEST_CASE("what ends a planned stop early is no reason to end the job", "[unit][orders]") {
   Ordering it = ordering(2, 2, 2);
   const Leave saved{.ends_job = true, .exit_code = 75, .reason = "rank 0 has saved", .stop_signal = 0, .saved = true};
