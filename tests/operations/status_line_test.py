@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from waiting import LIMIT_S  # noqa: E402
 
 TORCHUP = sys.argv.pop(1)
+EXAMPLES = str(Path(__file__).resolve().parents[2] / "examples")
 LINE = "1 rank on 1 node"
 LONG_S = 4  # longer than the line waits for
 
@@ -161,6 +162,34 @@ class StatusLine(unittest.TestCase):
             seen += os.read(master, 65536)
         self.go.touch()
         self.assertEqual(job.wait(LIMIT_S), 0)
+
+    def test_how_far_the_job_is_as_its_workers_tell(self):
+        program, events = self.folder / "program.py", self.folder / "events"
+        program.write_text(f"""
+import os, sys, time
+sys.path.insert(0, {EXAMPLES!r} + "/python")
+from heartbeat import Heartbeat
+heartbeat, step = Heartbeat(), 0
+while not os.path.exists({str(self.go)!r}):
+    step += 1
+    time.sleep(0.05)
+    heartbeat.step(step)
+""")
+        terminal = self.start(f"exec {sys.executable} {program}", f"--events={events}")
+
+        def shown():
+            terminal.text = ""
+            terminal.until(" steps/s")
+            found = re.fullmatch(LINE + r", step (\d+), (\d+\.\d) steps/s", screen(terminal.text)[-1])
+            self.assertTrue(found, terminal.text)
+            return int(found[1])
+
+        first = shown()
+        self.assertLess(first, shown())  # drawn again each second, and not with what is recorded each 30 s
+        self.assertNotIn('"progress"', events.read_text())
+        self.go.touch()
+        text, status = terminal.rest()
+        self.assertEqual((screen(text), status), ([""], 0))
 
     def test_it_is_cut_to_the_width(self):
         terminal = self.start(self.wait, columns=8)

@@ -16,10 +16,6 @@ struct Apply {
     facts = {
         .ranks = e.placement.world_size, .nodes = e.placement.group_world_size, .restarts = e.placement.restart_count};
   }
-  void operator()(const event::Progress& e) const {
-    facts.step = e.step_max;
-    facts.steps_per_second = e.steps_per_second;
-  }
   void operator()(const event::AttemptEnded&) const { facts = {}; }
   void operator()(const event::JobEnded&) const { facts = {}; }
   void operator()(const auto&) const {}
@@ -28,5 +24,11 @@ struct Apply {
 }  // namespace
 
 void apply(StatusFacts& facts, const EventBody& event, TimePoint now) { std::visit(Apply{facts, now}, event); }
+
+void see(StatusFacts& facts, const StepReport& steps) {
+  if (facts.ranks == 0) return;
+  facts.step = steps.most;
+  facts.steps_per_second = static_cast<double>(steps.milli_per_second) / 1000;
+}
 
 }  // namespace torchup

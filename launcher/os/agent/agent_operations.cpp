@@ -102,6 +102,7 @@ void AgentOperations::seen(const StepsSeen& steps) {
   const TimePoint now = std::chrono::steady_clock::now();
   sight_.look(steps.samples, now);
   tally_.look(steps.samples);
+  if (const auto told = sight_.report(now).steps) job_.steps_seen(*told);
   note_way();
   if (reported_at_ && now < *reported_at_ + report_interval) return;
   reported_at_ = now;

@@ -45,6 +45,8 @@ class JobRecord {
   void set_onlooker(Onlooker onlooker) { onlooker_ = std::move(onlooker); }
 
   void record(EventBody body);
+  /// How far this node's workers are, for the terminal alone.
+  void steps_seen(const StepReport& steps) { status_.see(steps); }
   /// A line of the log that is in no record, for people alone.
   void say_aside(LogLine line) { log_->tell(std::move(line)); }
   /// A line that others can make us say, as often as they like: the coordinator that we host, the watchdog.

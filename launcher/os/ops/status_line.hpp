@@ -21,6 +21,8 @@ class StatusShow {
 
   /// What has happened.
   void note(const EventBody& event);
+  /// How far this node's workers are.
+  void see(const StepReport& steps) { torchup::see(facts_, steps); }
 
  private:
   Output& output_;

@@ -33,7 +33,7 @@ TEST_CASE("the status line says how far a job is", "[unit][operations]") {
   REQUIRE(status_text(facts, now) == "1 rank on 1 node");
   apply(facts, event::RoundCompleted{{.group_world_size = 2, .world_size = 16, .restart_count = 1}}, now);
   REQUIRE(status_text(facts, now) == "16 ranks on 2 nodes, 1 restart");
-  apply(facts, event::Progress{.step_min = 41190, .step_max = 41200, .steps_per_second = 3.14}, now);
+  see(facts, {.least = 41190, .most = 41200, .milli_per_second = 3140});
   REQUIRE(status_text(facts, now) == "16 ranks on 2 nodes, step 41200, 3.1 steps/s, 1 restart");
   apply(facts, event::Waiting{.roster = "no answer from node1:29400", .of_link = true}, now);  // they run on
   REQUIRE(status_text(facts, now) == "16 ranks on 2 nodes, step 41200, 3.1 steps/s, 1 restart");
@@ -41,6 +41,7 @@ TEST_CASE("the status line says how far a job is", "[unit][operations]") {
   REQUIRE(status_text(facts, now) == "16 ranks on 2 nodes, 2 restarts");  // of the attempt before no step is left
   SECTION("nothing between two attempts") {
     apply(facts, event::AttemptEnded{"a worker failed"}, now);
+    see(facts, {.least = 41190, .most = 41200, .milli_per_second = 3140});
     REQUIRE(status_text(facts, now).empty());
   }
   SECTION("nothing at the end") {
