@@ -221,6 +221,27 @@ class Port(Node):
         self.assertEqual(agent.wait(LIMIT_S), 143)
         self.assertNotIn(token, "".join(path.read_text() for path in self.folder.glob("events*")))
 
+    def test_an_incident_has_its_last_lines_for_who_may_know_them(self):
+        events = self.folder / "events"
+        agent = self.torchup("--status-port=0", "--rdzv-id=fails", "--max-restarts=1", "--events", events, script=(
+            "touch $0/started.$TORCHELASTIC_RESTART_COUNT; "
+            "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then echo loss nan; exit 3; fi; "
+            "while [ ! -e $0/go ]; do sleep 0.02; done; echo gives up; exit 4"))
+        _, port, token = self.page_address(agent)
+        path = "/v1/jobs/fails"
+        job = until(lambda: (job := json.loads(self.http(port, path, token=token)[1])).get("incidents") and job,
+                    "it is told of", LIMIT_S)
+        self.assertEqual(job["incidents"][0]["last_lines"], ["loss nan"])
+        job = json.loads(self.http(port, path)[1])
+        self.assertIn("summary", job["incidents"][0])
+        self.assertNotIn("last_lines", job["incidents"][0])
+        self.assertTrue(job["withheld"])
+        (self.folder / "go").touch()
+        self.assertEqual(agent.wait(LIMIT_S), 1)
+        told = [json.loads(line) for line in events.read_text().splitlines()]
+        self.assertEqual([event["last_lines"] for event in told if event["event"] == "incident_recorded"],
+                         [["loss nan"], ["gives up"]])
+
     def test_further_names_and_a_token_to_read_are_as_they_were_given(self):
         secret = self.folder / "token"
         secret.write_text("read-token-0123456789abcdef\n")

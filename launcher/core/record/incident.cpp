@@ -20,6 +20,20 @@ constexpr std::size_t others_shown_max = 8;
 constexpr std::size_t attempts_shown_max = 5;
 constexpr std::size_t traceback_lines_max = 15;
 constexpr std::size_t line_characters_max = 200;
+/// Whatever they are: JSON makes six of an escape, and there are two quotes and a comma.
+constexpr std::size_t bytes_that_fit = (event_lines_bytes_max - 3) / 6;
+
+/// Of one of a list.
+std::size_t json_bytes(const std::string& text) {
+  return ordered_json(text).dump(-1, ' ', false, ordered_json::error_handler_t::replace).size() + 1;
+}
+
+/// At most so many bytes; no character is cut.
+std::string end_of(std::string_view text, std::size_t bytes_max) {
+  text = text.substr(text.size() - std::min(text.size(), bytes_max));
+  while (!text.empty() && (static_cast<unsigned char>(text.front()) & 0xc0U) == 0x80U) text.remove_prefix(1);
+  return std::string{text};
+}
 
 std::string_view signal_meaning(int signal) {
   switch (signal) {
@@ -232,6 +246,23 @@ std::string incident_text(const Incident& incident, const LocalTime& local_time)
     add_block(out, "attempts", lines, attempts_shown_max);
   }
   return out;
+}
+
+event::IncidentRecorded incident_event(const Incident& incident, std::string path, bool restarted) {
+  event::IncidentRecorded told{std::move(path), incident_summary(incident), restarted};
+  const std::vector<std::string>& lines = incident.evidence.last_lines;
+  std::size_t room = event_lines_bytes_max;
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    const std::size_t bytes = json_bytes(*line);
+    if (bytes > room) {
+      if (told.last_lines.empty()) told.last_lines.push_back(end_of(*line, bytes_that_fit));
+      break;
+    }
+    room -= bytes;
+    told.last_lines.push_back(*line);
+  }
+  std::ranges::reverse(told.last_lines);
+  return told;
 }
 
 std::string incident_json(const Incident& incident) {

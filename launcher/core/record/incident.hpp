@@ -79,6 +79,12 @@ inline constexpr std::size_t kernel_lines_shown_max = 5;
 /// One screen of text.
 [[nodiscard]] std::string incident_text(const Incident& incident, const LocalTime& local_time);
 
+/// Of its last lines the event has so many bytes, as JSON has them: with all else it is to fit into what an agent may
+/// tell the coordinator at a time (node_event_bytes_max).
+inline constexpr std::size_t event_lines_bytes_max = 8'192;
+/// What is recorded of it: of its last lines the last ones, and where there is no room for one of them, its end.
+[[nodiscard]] event::IncidentRecorded incident_event(const Incident& incident, std::string path, bool restarted);
+
 /// The record as JSON, with `schema`; same content.
 [[nodiscard]] std::string incident_json(const Incident& incident);
 

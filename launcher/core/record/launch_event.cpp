@@ -320,6 +320,7 @@ struct AddFields {
     out["path"] = e.path;
     out["summary"] = e.summary;
     out["restarted"] = e.restarted;
+    if (!e.last_lines.empty()) out["last_lines"] = e.last_lines;
     return "incident_recorded";
   }
   const char* operator()(const event::LogWriteFailed& e) const {

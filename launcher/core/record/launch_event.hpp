@@ -299,9 +299,10 @@ struct RehearsalEnded {
   friend bool operator==(const RehearsalEnded&, const RehearsalEnded&) = default;
 };
 struct IncidentRecorded {
-  std::string path;        ///< of the JSON; empty when there are no files
-  std::string summary;     ///< one line
-  bool restarted = false;  ///< the job goes on
+  std::string path;                          ///< of the JSON; empty when there are no files
+  std::string summary;                       ///< one line
+  bool restarted = false;                    ///< the job goes on
+  std::vector<std::string> last_lines = {};  ///< of the root cause's output, as many as there is room for
   friend bool operator==(const IncidentRecorded&, const IncidentRecorded&) = default;
 };
 struct LogWriteFailed {

@@ -169,7 +169,7 @@ Task<> JobRecord::tell_restart(std::shared_ptr<IncidentRecorder::Open> failed) {
   std::vector<AttemptRecord> history = record_.history();
   auto told = co_await incidents_.tell(std::move(failed), std::move(consequence), std::move(history));
   if (!told.not_written.empty()) record(event::Fault{"no incident record: " + told.not_written});
-  record(event::IncidentRecorded{told.path, incident_summary(told.incident), true});
+  record(incident_event(told.incident, told.path, true));
   if (--restarts_untold_ == 0) restarts_told_.cancel();
 }
 
@@ -191,7 +191,7 @@ Task<> JobRecord::finish(Finish action) {
     std::vector<AttemptRecord> history = record_.history();
     told = co_await incidents_.tell(std::exchange(failed_, nullptr), verdict.reason, std::move(history));
     if (!told->not_written.empty()) record(event::Fault{"no incident record: " + told->not_written});
-    record(event::IncidentRecorded{told->path, incident_summary(told->incident), false});
+    record(incident_event(told->incident, told->path, false));
   }
   record(event::JobEnded{verdict, action.rehearsal ? action.rehearsal->exit_code : exit_code_});
   if (verdict.exit_code != 0) report(action, told);

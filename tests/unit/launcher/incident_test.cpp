@@ -194,6 +194,34 @@ TEST_CASE("the incident as JSON has all of it", "[unit][incident]") {
   CHECK(record.at("attempts")[0].at("end_reason") == "rank 5 was killed by SIGSEGV");
 }
 
+TEST_CASE("the event of an incident has its last lines, as many as there is room for", "[unit][incident]") {
+  const auto told = [](std::vector<std::string> lines) {
+    Incident incident = crash();
+    incident.evidence.last_lines = std::move(lines);
+    const event::IncidentRecorded event = incident_event(incident, "/i.json", true);
+    CHECK(event.path == "/i.json");
+    CHECK(event.summary == incident_summary(incident));
+    CHECK(event.restarted);
+    CHECK(nlohmann::json(event.last_lines).dump().size() <= event_lines_bytes_max + 1);
+    return event.last_lines;
+  };
+  using Lines = std::vector<std::string>;
+  CHECK(told({}).empty());
+  CHECK(told({"step 7", "step 8"}) == Lines{"step 7", "step 8"});
+  // Of an escape JSON makes six bytes, and there are two quotes and a comma.
+  const std::string half((event_lines_bytes_max / 2 - 3 - 4) / 6, '\x1b'), rest(event_lines_bytes_max / 2 - 3, 'x');
+  CHECK(told({"before", half, rest}) == Lines{half, rest});
+  constexpr std::size_t surely = (event_lines_bytes_max - 3) / 6;
+  CHECK(told({"step 7", std::string(event_lines_bytes_max, 'x') + "end"}) == Lines{std::string(surely - 3, 'x') + "end"});
+  CHECK(told({std::string(event_lines_bytes_max, '\x1b')}) == Lines{std::string(surely, '\x1b')});
+  std::string wide;
+  for (std::size_t i = 0; i < event_lines_bytes_max; ++i) wide += "\u4e16";
+  const Lines cut = told({wide + "y"});  // no character of three bytes is
+  REQUIRE(cut.size() == 1);
+  CHECK(cut[0].size() % 3 == 1);
+  CHECK(cut[0].size() > surely - 3);
+}
+
 TEST_CASE("Python's last traceback is found in the output", "[unit][incident]") {
   CHECK(find_traceback({"a", "b"}).empty());
   CHECK(find_traceback({"Traceback (most recent call last):", "  File 1", "KeyError: 1", "",

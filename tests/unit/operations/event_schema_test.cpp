@@ -52,6 +52,7 @@ std::vector<EventBody> full_events() {
           event::JobEnded{verdict, 3},
           late,
           event::WorkerSeen{worker, "sleeping", 7},
+          event::IncidentRecorded{"/i.json", "rank 5 failed", true, {"loss nan", "bye"}},
           event::Warning{"a timer ran out", "step"},
           event::WorkerHung{worker, "it is stuck", "all_reduce #1"},
           event::PreloadGivenUp{"it cannot be forked", "ValueError: 1"},
