@@ -17,15 +17,12 @@ namespace {
 
 constexpr auto long_time = std::chrono::hours{1};
 
-int show_event(const json& event, bool as_json) {
-  const std::string line = as_json ? event.dump(-1, ' ', false, json::error_handler_t::replace) : event_line(event);
-  return give(line + "\n");
-}
+int show_event(const json& event, bool as_json) { return give(as_json ? json_line(event) : event_line(event) + "\n"); }
 
 int show_file(const std::string& path, bool follow, bool as_json) {
   int code = CtlExit::done;
   const auto unread = read_event_file(path, follow, [&](std::string_view line, const json& event) {
-    const int given = give(as_json ? fmt::format("{}\n", line) : event_line(event) + "\n");
+    const int given = give((as_json ? harmless_json(line) : event_line(event)) + "\n");
     code = std::max(code, given);
   });
   if (!unread) return complain(unread.error().message(), CtlExit::usage);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "launcher/ctl/gpu_lines.hpp"
+#include "launcher/ctl/job_text.hpp"
 #include "launcher/ctl/verbs.hpp"
 #include "launcher/os/io/read_text.hpp"
 #include "launcher/os/machine/gpus.hpp"
@@ -42,7 +43,7 @@ int run_gpus(const Command& command) {
     for (const GpuHolder& holder : facts.holders) holders.try_emplace(holder.pid, facts_of_process(holder.pid));
   }
   if (!command.options.flag("json")) return give(gpus_text(gpus, holders));
-  return give(gpus_json(gpus, holders).dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+  return give(json_line(gpus_json(gpus, holders)));
 }
 
 }  // namespace torchup

@@ -248,12 +248,34 @@ std::string event_line(const json& event) {
   std::string line = fmt::format("{} {} {}", printable_start(time), or_dash(printable_start(text_in(event, "host"))),
                                  or_dash(printable_start(text_in(event, "event"))));
   if (!event.is_object()) return line;
-  constexpr std::array told{"schema", "time", "monotonic_us", "host", "event", "seq", "run_id"};
+  constexpr std::array told{"schema", "time", "monotonic_us", "host", "event", "seq"};
   for (const auto& [name, value] : event.items()) {
     if (std::ranges::find(told, name) != told.end()) continue;
     line += fmt::format(" {}={}", printable_start(name), value_text(value));
   }
   return line;
+}
+
+std::string harmless_json(std::string_view text) {
+  std::string out;
+  out.reserve(text.size() + 1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const unsigned next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0U;
+    if (byte == 0x7f) {
+      out += "\\u007f";
+    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {
+      out += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      out += text[i] == '\r' ? ' ' : text[i];
+    }
+  }
+  return out;
+}
+
+std::string json_line(const json& value) {
+  return harmless_json(value.dump(-1, ' ', false, json::error_handler_t::replace)) + "\n";
 }
 
 std::string cut_line(std::string_view line, std::size_t columns) {

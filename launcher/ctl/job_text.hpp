@@ -30,6 +30,12 @@ struct StatusView {
 /// One line about an event: time, host, what it is and its fields.
 [[nodiscard]] std::string event_line(const json& event);
 
+/// JSON text that steers no terminal: DEL and the C1 characters as their escapes, a carriage return between two values
+/// as a blank. It means the same.
+[[nodiscard]] std::string harmless_json(std::string_view text);
+/// A value as one line of such text, with its line end.
+[[nodiscard]] std::string json_line(const json& value);
+
 /// Lines cut to a width, where escape sequences take none.
 [[nodiscard]] std::string cut_line(std::string_view line, std::size_t columns);
 

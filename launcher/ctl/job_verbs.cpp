@@ -96,7 +96,7 @@ int run_status(const Command& command) {
   const auto snapshot = ask_json(target.door, {.target = target.path()});
   if (const auto* trouble = std::get_if<Trouble>(&snapshot)) return complain(*trouble);
   const json& job = std::get<json>(snapshot);
-  if (command.options.flag("json")) return give(job.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+  if (command.options.flag("json")) return give(json_line(job));
   return give(joined_lines(status_lines(job, {.colour = shows_colours() ? Colour::terminal : Colour::none})));
 }
 

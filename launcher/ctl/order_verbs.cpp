@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "launcher/core/text/text.hpp"
+#include "launcher/ctl/job_text.hpp"
 #include "launcher/ctl/node_choice.hpp"
 #include "launcher/ctl/target.hpp"
 #include "launcher/ctl/values.hpp"
@@ -20,7 +21,7 @@ int give_order(const Command& command, const Target& target, const std::string& 
   const auto answer = ask_json(target.door, {.method = "POST", .target = path, .body = body.dump()});
   if (const auto* trouble = std::get_if<Trouble>(&answer)) return complain(*trouble);
   const json& said = std::get<json>(answer);
-  if (command.options.flag("json")) return give(said.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+  if (command.options.flag("json")) return give(json_line(said));
   return give(printable_start(text_in(said, "accepted"), 2000) + "\n");
 }
 
@@ -86,7 +87,7 @@ int run_page(const Command& command) {
   if (const auto* endpoint = std::get_if<Endpoint>(&target.door.at)) {
     // It serves the page itself; who opens it is asked for the token there.
     const std::string url = fmt::format("http://{}/jobs/{}", to_string(*endpoint), percent_encoded(target.run_id));
-    if (command.options.flag("json")) return give(json{{"url", url}}.dump() + "\n");
+    if (command.options.flag("json")) return give(json_line(json{{"url", url}}));
     return give(url + "\n");
   }
   const auto answer = ask_json(target.door, {.method = "POST", .target = "/v1/node/page", .body = "{}"});

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "launcher/core/text/text.hpp"
+#include "launcher/ctl/job_text.hpp"
 #include "launcher/ctl/target.hpp"
 #include "launcher/ctl/values.hpp"
 #include "launcher/ctl/verbs.hpp"
@@ -102,8 +103,7 @@ int run_stacks(const Command& command) {
   if (!answer) return complain(trouble_of(target.door, answer.error()));
   if (answer->status != 200) return complain(trouble_of(*answer));
   if (command.options.flag("json")) {
-    const json text{{"stacks", answer->body}};
-    return give(text.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+    return give(json_line(json{{"stacks", answer->body}}));
   }
   std::string text = printable_lines(answer->body);
   if (!text.empty() && text.back() != '\n') text += '\n';

@@ -9,6 +9,7 @@
 #include "launcher/core/record/timeline.hpp"
 #include "launcher/ctl/event_file.hpp"
 #include "launcher/ctl/explanation.hpp"
+#include "launcher/ctl/job_text.hpp"
 #include "launcher/ctl/report_data.hpp"
 #include "launcher/ctl/target.hpp"
 #include "launcher/ctl/values.hpp"
@@ -89,7 +90,7 @@ int ledger_of_job(const Command& command, const std::string& word) {
   const json& job = std::get<json>(snapshot);
   const json* const parts = member(job, "ledger");
   if (!parts || !parts->is_object()) return complain("nothing is known yet of where the job's time goes", CtlExit::no);
-  if (command.options.flag("json")) return give(parts->dump() + "\n");
+  if (command.options.flag("json")) return give(json_line(*parts));
   const auto begin = read_utc(text_in(job, "started"));
   auto end = read_utc(text_in(job, "ended"));
   if (!end) end = read_utc(text_in(job, "now"));

@@ -40,6 +40,7 @@ void show(const json& told, json& snapshot, ReportData& report) {
   snapshot.merge_patch(told);
   for (const std::string& line : status_lines(snapshot, {.worst_first = true})) require_harmless(line + "\n");
   require_harmless(event_line(told));
+  require_harmless(json_line(told));
   std::vector<json> rows;
   const std::vector<SeenJob> jobs = seen_jobs(0, told);
   for (const SeenJob& job : jobs) rows.push_back(job.row);

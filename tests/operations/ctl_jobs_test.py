@@ -221,8 +221,8 @@ class Answers(Ctl):
                 launcher.close()
 
     def test_strangers_words_steer_no_terminal(self):
-        job = Job("mnist", name="\x1b[2J\x9b31m\nsecond")
-        job.snapshot.update(name="\x1b]0;title\x07", last="\r\x1b[A", phase="\x1b[31m",
+        job = Job("mnist", name="\x1b[2J\x9b31m\nsecond \x7f\u00e9")
+        job.snapshot.update(name="\x1b]0;title\x07\x9d\x7f", last="\r\x1b[A", phase="\x1b[31m",
                             nodes={"\x1b[1m": {"host": "\x1bc", "state": "\x07", "ranks": "\x1b[5m"}},
                             incidents=[{"summary": "\x1b[8m"}])
         self.launcher(job)
@@ -230,6 +230,10 @@ class Answers(Ctl):
             out = self.ctl(verb, code=0).stdout
             self.assertEqual([c for c in out if ord(c) < 32 and c != "\n" or 0x7f <= ord(c) < 0xa0], [], out)
         self.assertIn("\\x1b[2J", self.ctl("ps").stdout)
+        for verb in ("ps", "status"):
+            out = self.ctl(verb, "--json", code=0).stdout
+            self.assertEqual([c for c in out if ord(c) < 32 and c != "\n" or 0x7f <= ord(c) < 0xa0], [], out)
+        self.assertEqual(json.loads(self.ctl("ps", "--json").stdout)["jobs"][0]["name"], "\x1b[2J\x9b31m\nsecond \x7f\u00e9")
 
     def test_a_run_id_may_be_anything(self):
         run_id = "a/b <\"é'>?#% &"

@@ -196,6 +196,19 @@ class Events(Ctl):
         self.assertIn("job_ended exit_code=0", self.ctl("events", path, code=0).stdout)
         self.assertIn("job_ended", self.ctl("events", path, "-f", code=0).stdout)
 
+    def test_json_of_a_file_steers_no_terminal(self):
+        wrote = "a\x7f\x9b31m\u00e9"
+        path = self.folder / "events.jsonl"
+        path.write_text(json.dumps(event(1, message=wrote), ensure_ascii=False).replace(', "', ',\r"') + "\n")
+        out = self.ctl("events", path, "--json", text=False, code=0).stdout.decode()
+        self.assertEqual([c for c in out if ord(c) < 32 and c != "\n" or 0x7f <= ord(c) < 0xa0], [], out)
+        self.assertEqual(json.loads(out), event(1, message=wrote))
+
+    def test_a_file_of_several_jobs_says_of_which_one_each_line_is(self):
+        path = self.file({**event(1), "run_id": "a"}, {**event(2), "run_id": "b"})
+        self.assertEqual([line.rpartition(" ")[2] for line in self.ctl("events", path, code=0).stdout.splitlines()],
+                         ["run_id=a", "run_id=b"])
+
     def test_a_file_that_is_cut_is_read_up_to_there(self):
         for rest in ('{"schema": 1, "eve', "no JSON\n" + json.dumps(event(3)) + "\n", '{"a": 1}\n'):
             path = self.file(event(1), event(2), rest=rest)

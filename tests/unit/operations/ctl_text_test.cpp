@@ -102,6 +102,20 @@ TEST_CASE("an event is one line with its fields", "[unit][ctl]") {
   REQUIRE(event_line(json::parse("[]")) == " - -");
 }
 
+TEST_CASE("an event in a file of several jobs says of which it is", "[unit][ctl]") {
+  REQUIRE(event_line(json::parse(R"({"run_id": "a b", "seq": 4, "schema": 1, "time": "2026-11-21T04:03:58.123456Z",
+            "host": "node1", "event": "node_left"})")) == R"(2026-11-21T04:03:58.123 node1 node_left run_id="a b")");
+}
+
+TEST_CASE("JSON that is printed steers no terminal, and means the same", "[unit][ctl]") {
+  const json told{{"a", "\x7f \xc2\x9b\xc2\x80\xc2\x9f \xc3\xa9 \xc2\xa0 \x1b[31m"}};
+  const std::string line = json_line(told);
+  REQUIRE(line == "{\"a\":\"\\u007f \\u009b\\u0080\\u009f \xc3\xa9 \xc2\xa0 \\u001b[31m\"}\n");
+  REQUIRE(json::parse(line) == told);
+  REQUIRE(harmless_json("{\"a\":1,\r\"b\":2}\r") == "{\"a\":1, \"b\":2} ");
+  REQUIRE(harmless_json("\xc2") == "\xc2");
+}
+
 TEST_CASE("lines are cut by what is seen of them", "[unit][ctl]") {
   REQUIRE(cut_line("abcdef", 3) == "abc");
   REQUIRE(cut_line("\x1b[32mab\x1b[0mcd", 3) == "\x1b[32mab\x1b[0mc\x1b[0m");
