@@ -54,6 +54,11 @@ Trouble trouble_of(const Door& door, const Error& error) {
   return {CtlExit::nobody, fmt::format("{}: {}", door.name(), printable_start(error.message(), told_bytes_max))};
 }
 
+bool nobody_is_there(const Error& error) {
+  return error.code == boost::system::errc::connection_refused ||
+         error.code == boost::system::errc::no_such_file_or_directory;
+}
+
 Trouble trouble_of(const HttpAnswer& answer) {
   std::string text = fmt::format("the answer is {}", answer.status);
   if (const auto body = parse_json(answer.body)) {

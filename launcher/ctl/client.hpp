@@ -42,6 +42,9 @@ struct Trouble {
 /// Of an answer that is no success. What it says is a stranger's.
 [[nodiscard]] Trouble trouble_of(const HttpAnswer& answer);
 
+/// Whether the door says that whoever was behind it has gone.
+[[nodiscard]] bool nobody_is_there(const Error& error);
+
 /// The JSON object of an answer, or what is wrong.
 [[nodiscard]] std::variant<json, Trouble> json_of(const Door& door, const Result<HttpAnswer>& answer);
 [[nodiscard]] std::variant<json, Trouble> ask_json(const Door& door, HttpQuestion question,

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/system/errc.hpp>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -34,8 +34,7 @@ void Listing::add_silent(const Door& door) {
 }
 
 void Listing::add(const Door& door, const Result<HttpAnswer>& answer) {
-  if (!answer && answer.error().code == boost::system::errc::connection_refused) return;  // nobody is there any more
-  if (!answer && answer.error().code == boost::system::errc::no_such_file_or_directory) return;
+  if (!answer && nobody_is_there(answer.error())) return;
   const auto body = json_of(door, answer);
   if (const auto* silent = std::get_if<Trouble>(&body)) {
     trouble = *silent;

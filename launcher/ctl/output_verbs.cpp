@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <boost/system/errc.hpp>
 #include <charconv>
+#include <thread>
 
 #include "launcher/core/text/text.hpp"
 #include "launcher/ctl/job_text.hpp"
@@ -14,13 +16,28 @@ namespace torchup {
 namespace {
 
 constexpr int follow_wait_s = 20;
+constexpr auto ask_again = std::chrono::milliseconds{500};
 
-/// Whether anybody still says that the job runs.
-bool still_runs(const Target& target) {
-  const auto snapshot = ask_json(target.door, {.target = target.path()});
-  const auto* job = std::get_if<json>(&snapshot);
-  return job && text_in(*job, "ended").empty();
+/// The letter of a rank in a job's snapshot; nothing where it has no place.
+std::optional<char> letter_of(const json& job, std::int64_t rank) {
+  const json* const nodes = member(job, "nodes");
+  if (!nodes || !nodes->is_object()) return std::nullopt;
+  for (const json& node : *nodes) {
+    const auto first = integer_in(node, "first_rank");
+    const std::string letters = text_in(node, "ranks");
+    if (!first || *first < 0 || rank < *first || rank - *first >= static_cast<std::int64_t>(letters.size())) continue;
+    return letters[static_cast<std::size_t>(rank - *first)];
+  }
+  return std::nullopt;
 }
+
+/// How a job stands, as far as a worker's log is concerned.
+enum class LogState : std::uint8_t {
+  goes_on,
+  ending,  ///< the job has ended, and its worker has not: it has its grace
+  over,    ///< nobody writes into it any more
+  untold,  ///< nobody says
+};
 
 /// One worker's stream, from its first byte on.
 class LogReader {
@@ -34,8 +51,15 @@ class LogReader {
       const bool waits = follow && begun_ && !over;
       const auto answer = ask(target_.door, {.target = place(waits)},
                               far_answer_limit + std::chrono::seconds{waits ? follow_wait_s : 0});
-      if (!answer) return gone(trouble_of(target_.door, answer.error()), follow);
-      if (answer->status != 200) return gone(trouble_of(*answer), follow);
+      if (!answer || answer->status != 200) {
+        const Trouble trouble = answer ? trouble_of(*answer) : trouble_of(target_.door, answer.error());
+        if (!follow || !begun_ || trouble.exit_code == CtlExit::forbidden) return complain(trouble);
+        const LogState log = over ? LogState::over : state();
+        if (log == LogState::untold) return complain(trouble);
+        if (log != LogState::goes_on) return CtlExit::done;  // what it had to say is said
+        std::this_thread::sleep_for(ask_again);              // its node is away, or between two attempts
+        continue;
+      }
       tell_of_loss(*answer);
       if (const int code = give(answer->body); code != CtlExit::done) return code;
       const std::uint64_t next = answer->offset.value_or(offset_ + answer->body.size());
@@ -45,7 +69,7 @@ class LogReader {
       offset_ = std::max(offset_, next);
       begun_ = true;
       // Between the answer and this question more may have been written: it is read once the end is known.
-      if (at_end) over = !still_runs(target_);
+      if (at_end) over = state() == LogState::over;
     }
   }
 
@@ -54,10 +78,25 @@ class LogReader {
     return target_.path(fmt::format("/ranks/{}/log?stream={}&offset={}{}", rank_, stream_, offset_,
                                     waits ? fmt::format("&wait_s={}", follow_wait_s) : ""));
   }
-  /// A launcher that ends takes its socket with it: what it had to say is said.
-  [[nodiscard]] int gone(const Trouble& trouble, bool follow) const {
-    if (follow && begun_ && trouble.exit_code != CtlExit::forbidden) return CtlExit::done;
-    return complain(trouble);
+  [[nodiscard]] LogState state() const {
+    const bool of_launcher = std::holds_alternative<SocketFile>(target_.door.at) && integer_in(target_.row, "pid");
+    auto answer = ask(target_.door, {.target = target_.path()});
+    const auto was_cut = [&] {
+      return !answer && !nobody_is_there(answer.error()) && answer.error().code != boost::system::errc::timed_out;
+    };
+    if (of_launcher && was_cut()) {  // it may be about to end
+      std::this_thread::sleep_for(ask_again);
+      answer = ask(target_.door, {.target = target_.path()});
+    }
+    // A launcher that ends takes its socket with it.
+    if (!answer && of_launcher && nobody_is_there(answer.error())) return LogState::over;
+    const auto snapshot = json_of(target_.door, answer);
+    const auto* const job = std::get_if<json>(&snapshot);
+    if (!job) return LogState::untold;
+    if (text_in(*job, "ended").empty()) return LogState::goes_on;
+    const auto letter = letter_of(*job, rank_);
+    const bool lives = letter && std::string_view{"srwh"}.find(*letter) != std::string_view::npos;
+    return lives ? LogState::ending : LogState::over;
   }
   void tell_of_loss(const HttpAnswer& answer) {
     if (begun_) return;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <boost/system/errc.hpp>
 #include <cstdlib>
 #include <utility>
 
@@ -45,9 +44,7 @@ Heard hear(const std::vector<Door>& doors, const std::vector<Exchange>& exchange
   Heard heard;
   for (std::size_t i = 0; i < exchanges.size(); ++i) {
     const auto answer = exchanges[i].answer();
-    // Nobody is there any more.
-    if (!answer && answer.error().code == boost::system::errc::connection_refused) continue;
-    if (!answer && answer.error().code == boost::system::errc::no_such_file_or_directory) continue;
+    if (!answer && nobody_is_there(answer.error())) continue;
     heard.silent = heard.silent || !exchanges[i].done();
     const auto body = json_of(doors[i], answer);
     if (const auto* trouble = std::get_if<Trouble>(&body)) {

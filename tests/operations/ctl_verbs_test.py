@@ -298,6 +298,12 @@ class Output(Ctl):
             return response(body, kind="application/octet-stream", Torchup_Offset=offset + len(body), **headers)
         return answer
 
+    @staticmethod
+    def ended(letters):
+        """A job that has a verdict, with its ranks so."""
+        node = {"host": "node0", "state": "stopping", "group_rank": 0, "first_rank": 0, "ranks": letters}
+        return {**ENDED, "nodes": {"n0": node}}
+
     def test_logs_are_a_workers_bytes(self):
         launcher = self.launcher(Job(more={"/ranks/3/log": self.log(self.CONTENT)}))
         done = self.ctl("logs", "--rank", "3", "--stream", "stderr", text=False, code=0)
@@ -318,7 +324,7 @@ class Output(Ctl):
         def growing(request):
             if "wait_s" in request.query and b"two" not in content:
                 content.extend(b"two\n")
-                job.snapshot.update(ENDED)
+                job.snapshot.update(self.ended("dd"))
             return self.log(bytes(content))(request)
 
         job.more["/ranks/0/log"] = growing
@@ -330,12 +336,86 @@ class Output(Ctl):
 
         def ended(request):
             content.extend(b"last\n")
-            return response({**job.snapshot, **ENDED})
+            return response({**job.snapshot, **self.ended("dd")})
 
         job.more.update({"": ended, "/ranks/0/log": lambda request: self.log(bytes(content))(request)})
         launcher = self.launcher(job)
         self.assertEqual(self.ctl("logs", "-f", code=0).stdout, "one\nlast\n")
         self.assertNotIn("wait_s", launcher.requests[-1].query)
+
+    def test_with_f_the_last_words_of_a_workers_grace_are_awaited(self):
+        content, job, told = bytearray(b"one\n"), Job(), []
+
+        def state(request):
+            told.append(job.snapshot)
+            return response(job.snapshot)
+
+        def log(request):
+            if told and "wait_s" in request.query:
+                content.extend(b"last words\n")
+                job.snapshot.update(self.ended("td"))
+                told.clear()
+            return self.log(bytes(content))(request)
+
+        job.snapshot.update(self.ended("rd"))
+        job.more.update({"": state, "/ranks/0/log": log})
+        self.launcher(job)
+        self.assertEqual(self.ctl("logs", "-f", code=0).stdout, "one\nlast words\n")
+
+    def test_with_f_a_log_that_cannot_be_had_is_asked_for_again_while_the_job_goes_on(self):
+        content, job, asked = bytearray(b"one\n"), Job(), []
+
+        def log(request):
+            asked.append(request)
+            if len(asked) in (2, 3, 4):
+                return refusal((504, 503, 404)[len(asked) - 2], "not now")
+            if len(asked) == 5:
+                content.extend(b"two\n")
+                job.snapshot.update(self.ended("dd"))
+            return self.log(bytes(content))(request)
+
+        job.more["/ranks/0/log"] = log
+        self.launcher(job)
+        self.assertEqual(self.ctl("logs", "-f", code=0).stdout, "one\ntwo\n")
+
+    def test_with_f_a_log_that_cannot_be_had_when_the_job_has_ended_has_been_told(self):
+        job, asked = Job(), []
+
+        def log(request):
+            asked.append(request)
+            if len(asked) == 1:
+                return self.log(b"one\n")(request)
+            job.snapshot.update(self.ended("rr"))
+            return refusal(404, "no rank 0 here")
+
+        job.more["/ranks/0/log"] = log
+        self.launcher(job)
+        self.assertEqual(self.ctl("logs", "-f", code=0).stdout, "one\n")
+
+    def test_with_f_nobodys_answer_is_no_end(self):
+        job, asked = Job(), []
+
+        def log(request):
+            asked.append(request)
+            return self.log(b"one\n")(request) if len(asked) == 1 else refusal(504, "the node does not answer")
+
+        job.more.update({"/ranks/0/log": log, "": lambda request: refusal(504, "nor does the job")})
+        self.launcher(job)
+        done = self.ctl("logs", "-f", code=67)
+        self.assertEqual((done.stdout, done.stderr), ("one\n", "torchupctl: the node does not answer\n"))
+
+    def test_with_f_a_launcher_that_goes_has_said_all(self):
+        launcher = None
+
+        def last(request):
+            if int(request.query["offset"]) == 0:
+                yield self.log(b"one\n")(request)
+            else:
+                launcher.close()
+                yield b""
+
+        launcher = self.launcher(Job(more={"/ranks/0/log": last}))
+        self.assertEqual(self.ctl("logs", "-f", code=0).stdout, "one\n")
 
     def test_no_such_rank(self):
         self.launcher(Job())
