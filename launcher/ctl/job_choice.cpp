@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "launcher/core/ops/node_view.hpp"
 #include "launcher/ctl/values.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
@@ -17,12 +18,17 @@ std::string candidate(const SeenJob& job) {
 
 bool same_job(const SeenJob& left, const SeenJob& right) {
   if (left.run_id != right.run_id) return false;
+  const std::string begin = begin_of(left.row), other = begin_of(right.row);
+  if (!begin.empty() && !other.empty() && begin != other) return false;
   return !(left.of_one_node() && right.of_one_node() && left.pid && right.pid && left.pid != right.pid);
 }
 
 /// The only one, however many tell of it; a launcher rather than a daemon.
 std::variant<const SeenJob*, NoChoice> only(const std::vector<const SeenJob*>& found, std::string_view word) {
-  const bool one = std::ranges::all_of(found, [&](const SeenJob* job) { return same_job(*job, *found.front()); });
+  // Each with each: one that does not say when its job began may be of any of them.
+  const bool one = std::ranges::all_of(found, [&](const SeenJob* job) {
+    return std::ranges::all_of(found, [&](const SeenJob* other) { return same_job(*job, *other); });
+  });
   if (one) {
     const auto launcher = std::ranges::find_if(found, [](const SeenJob* job) { return job->pid.has_value(); });
     return launcher == found.end() ? found.front() : *launcher;
@@ -46,6 +52,11 @@ std::optional<std::int64_t> as_pid(std::string_view word) {
 }  // namespace
 
 bool SeenJob::of_one_node() const { return integer_in(row, "max_nodes") == 1; }
+
+std::string begin_of(const json& row) {
+  const std::string phase = text_in(row, "phase");
+  return phase == cut_off_phase || phase == "ended" ? std::string{} : text_in(row, "started");
+}
 
 bool is_named_whole(const SeenJob& job, std::string_view word) {
   return job.run_id == word || (job.pid && job.pid == as_pid(word));

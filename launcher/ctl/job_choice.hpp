@@ -27,6 +27,11 @@ struct SeenJob {
 /// The rows of an answer to `GET /v1/jobs`; those without a run id are none.
 [[nodiscard]] std::vector<SeenJob> seen_jobs(std::size_t door, const json& answer);
 
+/// When the job began, by its coordinator's word, of which a row tells: two of one run id that have begun at other
+/// times are two jobs. Empty where the row says nothing of it: a launcher that is cut off, or tells of a job's end, may
+/// know it by itself alone.
+[[nodiscard]] std::string begin_of(const json& row);
+
 /// Whether `word` is all of its run id, or its launcher's pid: another job can be meant by no more than that.
 [[nodiscard]] bool is_named_whole(const SeenJob& job, std::string_view word);
 

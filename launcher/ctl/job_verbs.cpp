@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <set>
 
 #include "launcher/ctl/job_text.hpp"
@@ -51,12 +52,17 @@ void Listing::add(const Door& door, const Result<HttpAnswer>& answer) {
 
 /// A daemon here tells of jobs that launchers here tell of too.
 void drop_told_twice(std::vector<json>& rows) {
-  std::set<std::string> by_launchers;
+  std::map<std::string, std::set<std::string>> by_launchers;  // by run id: when those jobs have begun
   for (const json& row : rows) {
-    if (integer_in(row, "pid")) by_launchers.insert(text_in(row, "run_id"));
+    if (integer_in(row, "pid")) by_launchers[text_in(row, "run_id")].insert(begin_of(row));
   }
-  std::erase_if(
-      rows, [&](const json& row) { return !integer_in(row, "pid") && by_launchers.contains(text_in(row, "run_id")); });
+  std::erase_if(rows, [&](const json& row) {
+    if (integer_in(row, "pid")) return false;
+    const auto told = by_launchers.find(text_in(row, "run_id"));
+    if (told == by_launchers.end()) return false;
+    const std::string begin = begin_of(row);
+    return begin.empty() || told->second.contains("") || told->second.contains(begin);
+  });
 }
 
 }  // namespace

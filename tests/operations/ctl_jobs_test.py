@@ -55,6 +55,12 @@ class Ps(Ctl):
         self.launcher(lambda request: response({"jobs": rows}), 12)
         self.assertEqual(sorted(row[:2] for row in self.rows()), [["elsewhere", "-"], ["mnist", "11"]])
 
+    def test_a_daemons_job_of_that_name_which_has_begun_at_another_time_is_another(self):
+        self.launcher(Job("mnist", 11), 11)
+        rows = [job_row("mnist", started="2026-11-21T05:00:00.000000Z")]
+        self.launcher(lambda request: response({"jobs": rows}), 12)
+        self.assertEqual(sorted(row[:2] for row in self.rows()), [["mnist", "-"], ["mnist", "11"]])
+
     def test_sockets_that_nobody_listens_at_go(self):
         dead = self.sockets / "77-0badcafe.sock"
         leave_dead_socket(dead)
@@ -147,6 +153,16 @@ class Which(Ctl):
         self.assertIn("mnist-2 (pid 12)", done.stderr)
         self.assertNotIn("gpt", done.stderr)
         self.assertIn("gpt (pid 13)", self.ctl("status", code=1).stderr)
+
+    def test_jobs_of_one_run_id_that_have_begun_at_two_times_are_two(self):
+        accepted = {"/stop": lambda request: response({"accepted": "so be it"}, 202)}
+        jobs = [self.launcher(Job("none", pid, more=accepted, max_nodes=2, started=f"2026-11-21T04:00:0{pid % 2}.000000Z"), pid)
+                for pid in (20, 21)]
+        done = self.ctl("stop", "none", code=1)
+        self.assertIn("none (pid 20)", done.stderr)
+        self.assertIn("none (pid 21)", done.stderr)
+        self.assertEqual(self.ctl("stop", "21", code=0).stdout, "so be it\n")
+        self.assertEqual([[request.method for request in job.requests].count("POST") for job in jobs], [0, 1])
 
     def test_no_such_job(self):
         self.assertIn("there is no job 'other'", self.ctl("status", "other", code=1).stderr)

@@ -60,6 +60,22 @@ TEST_CASE("launchers of one job of several nodes are one job, two of one node ea
   REQUIRE(chosen(two, "11") == "a");
 }
 
+TEST_CASE("launchers of one run id whose jobs have begun at two times are of two jobs", "[unit][ctl]") {
+  std::vector<SeenJob> jobs{job("a", 10), job("a", 11), job("a", 12)};
+  const std::vector<std::string> all{"a (pid 10)", "a (pid 11)", "a (pid 12)"};
+  jobs[1].row["started"] = "2026-11-21T04:00:00.000000Z";
+  jobs[2].row["started"] = "2026-11-21T04:00:01.000000Z";
+  REQUIRE(candidates(jobs, "a") == all);  // also behind one that does not say when
+  for (const char* phase : {"cut off", "ended"}) {
+    jobs[2].row["phase"] = phase;  // it may know of that by itself alone
+    REQUIRE(chosen(jobs, "a") == "a");
+  }
+  jobs[2].row["phase"] = "running";
+  REQUIRE(candidates(jobs, "a") == all);
+  jobs[2].row["started"] = jobs[1].row["started"];
+  REQUIRE(chosen(jobs, "a") == "a");
+}
+
 TEST_CASE("a node is meant by its id, its group rank, or a host that has one", "[unit][ctl]") {
   const json snapshot = json::parse(R"({"nodes": {"n0": {"host": "h", "group_rank": 1}, "n1": {"host": "h"},
                                         "n2": {"host": "k"}, "0": {"host": "x", "group_rank": 7}, "n3": 3}})");
