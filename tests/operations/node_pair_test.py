@@ -245,6 +245,18 @@ class AtADaemon(Nodes):
         self.assertLess(time.monotonic() - begin, 5)
         self.assertEqual((row["pid"], row["answering"]), (self.other.pid, True))
 
+    def test_a_node_names_the_program_which_the_daemon_does_not_know(self):
+        self.running("other")
+        self.assertIsNone(self.row()["name"])
+        self.assertEqual(self.row(**self.doors["other"])["name"], "sh")
+
+    def test_a_log_that_is_followed_at_the_daemon_ends_with_the_job(self):
+        self.running("other")
+        following = self.start("logs", "-f", "--rank", "0")
+        (self.folder / "go").touch()
+        self.assertEqual([agent.wait(LIMIT_S) for agent in (self.host, self.other)], [0, 0])
+        self.assertEqual(following.wait(LIMIT_S), 0)
+
     def test_orders_and_events_go_by_way_of_the_daemon(self):
         self.running("other")
         self.ctl("restart", code=0, **self.doors["other"])

@@ -16,11 +16,14 @@ std::optional<std::uint64_t> unsigned_in(const json& object, const char* name) {
 
 }  // namespace
 
-std::optional<std::string> with_pid(std::string_view jobs, std::string_view run_id, std::int64_t pid) {
+std::optional<std::string> with_launcher(std::string_view jobs, std::string_view run_id, std::int64_t pid,
+                                         std::string_view name) {
   ordered_json answer = ordered_json::parse(jobs, nullptr, false);
   if (!answer.is_object() || !answer.contains("jobs") || !answer["jobs"].is_array()) return std::nullopt;
   for (ordered_json& row : answer["jobs"]) {
-    if (row.is_object() && row.value("run_id", ordered_json{}) == run_id) row["pid"] = pid;
+    if (!row.is_object() || row.value("run_id", ordered_json{}) != run_id) continue;
+    row["pid"] = pid;
+    if (ordered_json& known = row["name"]; known.is_null() && !name.empty()) known = name;
   }
   return answer.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

@@ -8,8 +8,10 @@
 /// What a coordinator has answered, as an agent passes it on. Pure; what is no answer of a coordinator's is none here.
 namespace torchup {
 
-/// `GET /v1/jobs`, in which this agent's own job has the pid of its launcher.
-[[nodiscard]] std::optional<std::string> with_pid(std::string_view jobs, std::string_view run_id, std::int64_t pid);
+/// `GET /v1/jobs`, in which this agent's own job has the pid of its launcher, and the name of its program where a
+/// coordinator that is no launcher knows none.
+[[nodiscard]] std::optional<std::string> with_launcher(std::string_view jobs, std::string_view run_id, std::int64_t pid,
+                                                       std::string_view name);
 
 /// Of `GET /v1/jobs/ID`: the number of the job's newest event.
 [[nodiscard]] std::optional<std::uint64_t> seq_of(std::string_view snapshot);

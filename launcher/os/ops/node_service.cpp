@@ -170,7 +170,9 @@ void NodeService::ask(const OpsCall& call, HttpServer::Reply reply, std::optiona
 void NodeService::give_jobs(const OpsCall& call, const HttpServer::Reply& reply) {
   const auto take = [this, right = call.caller.right, reply](OpsReply given) {
     auto& answer = std::get<OpsAnswer>(given);
-    auto rows = answer.status == 200 ? with_pid(answer.body, settings_.run_id.value(), settings_.pid) : std::nullopt;
+    auto rows = answer.status == 200
+                    ? with_launcher(answer.body, settings_.run_id.value(), settings_.pid, settings_.name)
+                    : std::nullopt;
     if (!rows) return reply(own_rows(right));
     answer.body = *std::move(rows);
     reply(std::move(answer));

@@ -4,13 +4,18 @@
 
 using namespace torchup;
 
-TEST_CASE("an agent's own job has its launcher's pid among the jobs that it passes on", "[unit][operations]") {
-  const auto jobs = with_pid(R"({"schema":1,"jobs":[{"run_id":"a/b","step":3},{"run_id":"c"}]})", "a/b", 42);
+TEST_CASE("an agent's own job has its launcher's pid and program among the jobs that it passes on",
+          "[unit][operations]") {
+  const std::string others = R"({"run_id":"c","name":null}]})";
+  const auto jobs =
+      with_launcher(R"({"schema":1,"jobs":[{"run_id":"a/b","name":null,"step":3},)" + others, "a/b", 42, "train.py");
   REQUIRE(jobs);
-  CHECK(*jobs == "{\"schema\":1,\"jobs\":[{\"run_id\":\"a/b\",\"step\":3,\"pid\":42},{\"run_id\":\"c\"}]}\n");
-  CHECK_FALSE(with_pid("{\"jobs\":", "a", 1));
-  CHECK_FALSE(with_pid("[]", "a", 1));
-  CHECK_FALSE(with_pid(R"({"jobs":{}})", "a", 1));
+  CHECK(*jobs == R"({"schema":1,"jobs":[{"run_id":"a/b","name":"train.py","step":3,"pid":42},)" + others + "\n");
+  const auto named = with_launcher(R"({"jobs":[{"run_id":"a/b","name":"a title"}]})", "a/b", 42, "train.py");
+  CHECK(named == "{\"jobs\":[{\"run_id\":\"a/b\",\"name\":\"a title\",\"pid\":42}]}\n");
+  CHECK_FALSE(with_launcher("{\"jobs\":", "a", 1, "x"));
+  CHECK_FALSE(with_launcher("[]", "a", 1, "x"));
+  CHECK_FALSE(with_launcher(R"({"jobs":{}})", "a", 1, "x"));
 }
 
 TEST_CASE("events that were asked for become frames of a stream", "[unit][operations]") {
