@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 
 #include "launcher/core/record/time_fold.hpp"
@@ -24,6 +25,8 @@ namespace torchup {
 namespace {
 
 constexpr std::size_t incident_bytes_max = std::size_t{4} << 20;
+/// Ranks of one round are in several files, of which one is read after the other: none is settled before all are read.
+constexpr std::size_t all_attempts = SIZE_MAX;
 
 /// Several files may be of one host, each of a node of its own.
 std::string node_name(const json& event, std::size_t file, std::size_t files) {
@@ -49,6 +52,34 @@ void add_to_fold(TimeFold& fold, std::string_view line, const std::string& node)
   (*event)->host = node;
   fold.add(**event);
 }
+
+/// Files of one job: its ledger is one.
+class FilesOfJob {
+ public:
+  explicit FilesOfJob(const std::vector<std::string>& files) : files_{files}, run_ids_(files.size()) {}
+
+  /// Of a file that has several the newest counts.
+  void see(std::size_t file, const json& event) {
+    if (text_in(event, "event") == "job_started") run_ids_[file] = text_in(event, "run_id");
+  }
+  /// A number: they are of several jobs, which is told.
+  [[nodiscard]] std::optional<int> refused() const {
+    std::size_t first = 0;
+    while (first < files_.size() && run_ids_[first].empty()) ++first;  // cut off at its beginning
+    for (std::size_t i = first; i < files_.size(); ++i) {
+      if (run_ids_[i].empty() || run_ids_[i] == run_ids_[first]) continue;
+      return complain(
+          fmt::format("{} is of the job '{}', and {} of '{}': name files of one job", printable(files_[i]),
+                      printable_start(run_ids_[i]), printable(files_[first]), printable_start(run_ids_[first])),
+          CtlExit::usage);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const std::vector<std::string>& files_;
+  std::vector<std::string> run_ids_;  ///< by file
+};
 
 /// -: stdout. A file is there whole, or as it was before. What is none (a device, a FIFO) is written into, and so is
 /// what a link leads to.
@@ -108,11 +139,14 @@ int run_ledger(const Command& command) {
   const std::vector<std::string>& files = command.operands;
   if (files.empty() || (files.size() == 1 && !is_event_file(files[0])))
     return ledger_of_job(command, files.empty() ? "" : files[0]);
-  TimeFold fold;
+  TimeFold fold{all_attempts};
+  FilesOfJob job{files};
   const auto refused = each_event(files, [&](std::size_t file, std::string_view line, const json& event) {
+    job.see(file, event);
     add_to_fold(fold, line, node_name(event, file, files.size()));
   });
   if (refused) return *refused;
+  if (const auto several = job.refused()) return *several;
   const LedgerCounts counts = fold.counts();
   if (counts.ranks == 0) return complain("no job has begun in these files", CtlExit::no);
   return show_ledger(command, fold.ledger(), counts);
@@ -121,7 +155,8 @@ int run_ledger(const Command& command) {
 int run_report(const Command& command) {
   if (!command.options.has("output")) return complain("report needs --output FILE", CtlExit::usage);
   const std::vector<std::string>& files = command.operands;
-  TimeFold fold;
+  TimeFold fold{all_attempts};
+  FilesOfJob job{files};
   struct TimedEvent {
     std::int64_t time_us;
     std::string node;
@@ -130,10 +165,12 @@ int run_report(const Command& command) {
   std::vector<TimedEvent> all;
   const auto refused = each_event(files, [&](std::size_t file, std::string_view line, const json& event) {
     const std::string node = node_name(event, file, files.size());
+    job.see(file, event);
     add_to_fold(fold, line, node);
     all.push_back({read_utc(text_in(event, "time")).value_or(0), node, event});
   });
   if (refused) return *refused;
+  if (const auto several = job.refused()) return *several;
   if (all.empty()) return complain("there are no events in these files", CtlExit::no);
   std::ranges::stable_sort(all, {}, &TimedEvent::time_us);
   ReportData report;

@@ -55,6 +55,38 @@ class Records(Ctl):
         self.assertRegex(self.ctl("ledger", *self.files, code=0).stdout,
                          r"^2 ranks x 0:00:32 = 1.1 rank minutes, 62.5 % useful\n")
 
+    def test_the_ledger_of_files_of_many_rounds(self):
+        """In each round one rank waits for the other: only who has read both files knows for how long."""
+        rounds = 70
+        for rank, path in enumerate(self.files):
+            def event(second, kind, rank=rank, /, **fields):
+                return {"schema": 1, "time": "2026-11-21T04:00:00.000000Z", "monotonic_us": second * 1_000_000,
+                        "host": f"node{rank}", "event": kind, **fields}
+            events = [event(0, "job_started", run_id="mnist", local_world_size=1)]
+            for at in range(rounds):
+                begin = 10 * at
+                events += [event(begin, "round_completed", round=at, first_rank=rank, restart_count=at),
+                           event(begin, "worker_started", local_rank=0),
+                           event(begin + 8, "worker_exited", local_rank=0, rank=rank, end="failed", first_step=8 * at + 1,
+                                 last_step=8 * at + 8, first_step_us=begin * 1_000_000, last_step_us=(begin + 8) * 1_000_000,
+                                 waited_us=2_000_000 * rank),
+                           event(begin + 8, "attempt_ended")]
+            events.append(event(10 * rounds, "job_ended", failures=[{"rank": 0}]))
+            path.write_text("".join(json.dumps(each) + "\n" for each in events))
+        ledger = json.loads(self.ctl("ledger", *self.files, "--json", code=0).stdout)
+        self.assertEqual((ledger["rank_seconds"], ledger["straggler"], ledger["redone"]), (20 * rounds, 2 * rounds, 0))
+
+    def test_files_of_several_jobs_have_no_ledger(self):
+        other = self.folder / "other.jsonl"
+        other.write_text(self.files[0].read_text().replace("mnist", "gpt"))
+        for words in (("ledger",), ("report", "-o", "-")):
+            done = self.ctl(*words, self.files[0], other, code=2)
+            self.assertEqual(done.stdout, "")
+            self.assertIn(f"{other} is of the job 'gpt', and {self.files[0]} of 'mnist'", done.stderr)
+        both = self.folder / "both.jsonl"  # one file of two jobs, one after the other, is of the last one
+        both.write_text(other.read_text() + self.files[0].read_text())
+        self.ctl("ledger", both, self.files[1], code=0)
+
     def test_the_ledger_of_a_job(self):
         job = Job()
         job.snapshot["ledger"] = {"rank_seconds": 100.0, "useful": 75.5, "waiting": 24.5, "basis": "steps"}

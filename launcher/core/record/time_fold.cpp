@@ -52,6 +52,7 @@ void take_in(LedgerCounts& counts, const LedgerCounts& of_host) {
 struct TimeFold::Apply {
   Node& node;
   std::int64_t at;
+  std::size_t kept;
 
   [[nodiscard]] Attempt* running() const {
     return node.attempts.empty() || node.attempts.back().ended ? nullptr : &node.attempts.back();
@@ -79,7 +80,7 @@ struct TimeFold::Apply {
     node.newest_round = newest;
     node.attempts.back().completed = at;
     if (!node.first_round) node.first_round = at;
-    if (node.attempts.size() > attempts_kept_max) settle(node);
+    if (node.attempts.size() > kept) settle(node);
   }
   void operator()(const te::WorkerStarted& event) const {
     if (Rank* const started = rank(event.local_rank)) started->started = at;
@@ -144,7 +145,7 @@ void TimeFold::add(const TimeEvent& event) {
   }
   if (newest == nodes_.rend() || newest->ended) return;
   newest->seen = std::clamp(event.monotonic_us, newest->seen, newest->started + life_max_us);
-  std::visit(Apply{*newest, newest->seen}, event.body);
+  std::visit(Apply{*newest, newest->seen, kept_}, event.body);
 }
 
 std::int64_t TimeFold::end_of(const Node& node, std::optional<std::int64_t> now_us) {

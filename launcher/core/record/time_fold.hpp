@@ -32,11 +32,13 @@ namespace torchup {
 /// A host that starts again behind the end of its job begins another one, and what was known of it is forgotten; what
 /// has another run id than the newest node does not count. A host may have several lives in one job: a launcher that
 /// was killed, and started again. Rounds are counted from 0 again where those who made them began anew: what stands
-/// behind in a host's events is later, whatever its number. Of a node's attempts those beyond attempts_kept_max are
-/// settled by what is known then, each node for itself.
+/// behind in a host's events is later, whatever its number. Of a node's attempts those beyond `kept` are settled by what
+/// is known then, each node for itself.
 class TimeFold {
  public:
   static constexpr std::size_t attempts_kept_max = 64;
+
+  explicit TimeFold(std::size_t kept = attempts_kept_max) : kept_{kept} {}
 
   void add(const TimeEvent& event);
 
@@ -109,6 +111,7 @@ class TimeFold {
   static void share_out(const Round& round, Totals& totals);
   [[nodiscard]] Totals totals(std::optional<std::int64_t> now_us) const;
 
+  std::size_t kept_;
   std::deque<Node> nodes_;  ///< lives of nodes; the newest one of a host stands last
   std::string run_id_;      ///< of the newest
 };

@@ -276,6 +276,22 @@ TEST_CASE("a long life costs no more memory, and loses no second", "[unit][ledge
   CHECK(job.fold.counts().restarts == rounds - 1);
 }
 
+TEST_CASE("of hosts that are told of one after the other no round is settled before all are known", "[unit][ledger]") {
+  History job;
+  job.fold = TimeFold{SIZE_MAX};
+  const int rounds = static_cast<int>(TimeFold::attempts_kept_max) + 6;
+  for (const char* host : {"a", "b"}) {
+    job.start(1, host);
+    for (int i = 0; i < rounds; ++i) {
+      const int t = 10 * i, step = 8 * i, waited = *host == 'a' ? 2 : 0;
+      job.round(t, i, i, *host - 'a', host).workers(t, 1, host);
+      job.exit(t + 8, 0, {step + 1, t, step + 8, t + 8, waited}, true, host).at(t + 8, te::AttemptEnded{}, host);
+    }
+    job.at(10 * rounds, te::JobEnded{true}, host);
+  }
+  CHECK(parts(job.fold.ledger()) == Parts{{"straggler", 2 * rounds}, {"useful", 14 * rounds}, {"failure", 4 * rounds}});
+}
+
 TEST_CASE("steps that were done again in a long life stay so", "[unit][ledger]") {
   History job;
   job.start(1);
