@@ -17,7 +17,6 @@ struct ConcernsJob {
   bool operator()(const event::RoundCompleted&) const { return true; }
   bool operator()(const event::Restarting&) const { return true; }
   bool operator()(const event::MembershipChanged&) const { return true; }
-  bool operator()(const event::OrderReceived&) const { return true; }
   bool operator()(const event::HangFound&) const { return true; }
   bool operator()(const event::HangOver&) const { return true; }
   bool operator()(const event::RanksShown&) const { return true; }

@@ -62,7 +62,8 @@ using Action = std::variant<Start, Kill, Failed>;
 
 }  // namespace hook
 
-/// Whether an event is about the job, of which all nodes hear, and not about this node or its workers.
+/// Whether an event is about the job, of which all nodes hear, and not about this node or its workers. An order is
+/// recorded by one node alone, the one that makes the rounds.
 [[nodiscard]] bool concerns_job(const EventBody& event);
 
 /// Which node tells what concerns the job.

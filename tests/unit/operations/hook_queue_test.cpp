@@ -49,6 +49,7 @@ TEST_CASE("what concerns the job is told on one node", "[unit][hook]") {
   CHECK(concerns_job(event::Restarting{}));
   CHECK_FALSE(concerns_job(event::WorkerHung{}));
   CHECK_FALSE(concerns_job(event::IncidentRecorded{}));
+  CHECK_FALSE(concerns_job(event::OrderReceived{}));  // the node that makes the rounds alone hears of it
 }
 
 TEST_CASE("before the first round the node that hosts tells of the job", "[unit][hook]") {
