@@ -190,6 +190,17 @@ class Report(PageCase):
             self.assertEqual(self.browser.requested(), [file.as_uri()])
             self.assert_quiet()
 
+    def test_all_events_of_it_count(self):
+        """A page that follows a job keeps fewer of them."""
+        events = [{"event": "round_completed", "round": 0, "world_size": 8}, *[{"event": "notice"}] * 5000]
+        events = [{"seq": at, "time": utc(1_700_000_000 + at), "host": "node0"} | each for at, each in enumerate(events, 1)]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "report.html")
+            file.write_text(page("fixed", json.dumps({"snapshot": job(), "events": events, "lost": 0})))
+            self.browser.open(file.as_uri())
+            until(lambda: self.browser.count("#events li") == 500, "its events")
+            self.assertEqual(self.browser.count("#attempts tr[data-attempt='0']"), 1)
+
 
 if __name__ == "__main__":
     unittest.main()
