@@ -43,6 +43,13 @@ std::optional<int> whole_number(std::string_view text) {
   return error == std::errc{} && end == text.data() + text.size() ? std::optional{number} : std::nullopt;
 }
 
+/// A daemon opens the page of all its jobs: behind its address stands which one is asked for.
+std::string address_of_job(std::string url, const std::string& run_id) {
+  const std::size_t end = url.find("/#token=");
+  if (end != std::string::npos) url.insert(end + 1, "jobs/" + percent_encoded(run_id));
+  return url;
+}
+
 }  // namespace
 
 int run_stop(const Command& command) {
@@ -92,9 +99,11 @@ int run_page(const Command& command) {
   }
   const auto answer = ask_json(target.door, {.method = "POST", .target = "/v1/node/page", .body = "{}"});
   if (const auto* trouble = std::get_if<Trouble>(&answer)) return complain(*trouble);
-  const json& said = std::get<json>(answer);
-  if (command.options.flag("json")) return give(said.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
-  return give(printable_start(text_in(said, "url"), 4096) + "\n");
+  json said = std::get<json>(answer);
+  const std::string url = address_of_job(text_in(said, "url"), target.run_id);
+  said["url"] = url;
+  if (command.options.flag("json")) return give(json_line(said));
+  return give(printable_start(url, 4096) + "\n");
 }
 
 }  // namespace torchup

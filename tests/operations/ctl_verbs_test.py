@@ -473,6 +473,13 @@ class Orders(Ctl):
         self.launcher(Job("a/b", more={"/v1/node/page": lambda request: response({"url": url})}))
         self.assertEqual(self.ctl("page", code=0).stdout, url + "\n")
 
+    def test_a_daemons_page_is_that_of_the_job(self):
+        self.job.close()
+        door = "http://127.0.0.1:1234/"
+        self.launcher(Job("a/b", more={"/v1/node/page": lambda request: response({"url": door + "#token=x"})}))
+        self.assertEqual(self.ctl("page", code=0).stdout, door + "jobs/a%2Fb#token=x\n")
+        self.assertEqual(json.loads(self.ctl("page", "--json", code=0).stdout), {"url": door + "jobs/a%2Fb#token=x"})
+
 
 if __name__ == "__main__":
     unittest.main()
