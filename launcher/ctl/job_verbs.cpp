@@ -14,12 +14,14 @@
 #include "launcher/ctl/target.hpp"
 #include "launcher/ctl/values.hpp"
 #include "launcher/ctl/verbs.hpp"
+#include "rendezvous/core/text/utc_text.hpp"
 
 namespace torchup {
 namespace {
 
 /// What is listed, from what each door has said.
 struct Listing {
+  json head = json::object();  ///< what a port says beside the rows
   std::vector<json> rows;
   std::optional<Trouble> trouble;  ///< of one that answers with no
 
@@ -41,13 +43,20 @@ void Listing::add(const Door& door, const Result<HttpAnswer>& answer) {
     trouble = *silent;
     return add_silent(door);
   }
-  for (SeenJob& job : seen_jobs(0, std::get<json>(body))) {
+  const json& said = std::get<json>(body);
+  if (std::holds_alternative<Endpoint>(door.at)) head = said;
+  for (SeenJob& job : seen_jobs(0, said)) {
     if (const auto* socket = std::get_if<SocketFile>(&door.at)) {
       job.row["socket"] = socket->path;
       job.row["answering"] = true;
     }
     rows.push_back(std::move(job.row));
   }
+}
+
+std::string utc_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return utc_text(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
 }
 
 /// A daemon here tells of jobs that launchers here tell of too.
@@ -90,8 +99,10 @@ int run_ps(const Command& command) {
   if (!local && listing.trouble) return complain(*listing.trouble);
   drop_told_twice(listing.rows);
   if (!command.options.flag("json")) return give(ps_text(listing.rows));
-  const json all{{"schema", 1}, {"jobs", listing.rows}};
-  return give(all.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+  json all = std::move(listing.head);
+  if (local) all = {{"schema", 1}, {"right", "control"}, {"now", utc_now()}};  // whose sockets answer us may do all
+  all["jobs"] = std::move(listing.rows);
+  return give(json_line(all));
 }
 
 int run_status(const Command& command) {

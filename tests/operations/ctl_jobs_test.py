@@ -23,7 +23,16 @@ class Ps(Ctl):
 
     def test_no_job_is_a_head_alone(self):
         self.assertEqual(self.rows(), [])
-        self.assertEqual(json.loads(self.ctl("ps", "--json").stdout), {"schema": 1, "jobs": []})
+        self.assertEqual(json.loads(self.ctl("ps", "--json").stdout)["jobs"], [])
+
+    def test_json_says_what_may_be_done_and_when_that_was(self):
+        told = json.loads(self.ctl("ps", "--json", code=0).stdout)
+        self.assertEqual((told["schema"], told["right"]), (1, "control"))
+        self.assertRegex(told["now"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+        answer = {"schema": 1, "right": "read", "now": "2026-11-21T05:12:03.500000Z", "jobs": [job_row("far")]}
+        daemon = Launcher(lambda request: response(answer))
+        self.addCleanup(daemon.close)
+        self.assertEqual(json.loads(self.ctl("ps", "--json", "--endpoint", daemon.endpoint, code=0).stdout), answer)
 
     def test_each_launcher_has_a_line(self):
         self.launcher(Job("mnist", 11), 11)
