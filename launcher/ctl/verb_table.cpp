@@ -15,9 +15,6 @@ constexpr OptionSpec option(std::string_view name, char short_name, ValueKind ki
   return {name, short_name, kind, value, "", help, choices, false};
 }
 
-constexpr std::array ps_options = {
-    option("all-users", 0, ValueKind::flag, "", "Those of all users; for root."),
-};
 constexpr std::array events_options = {
     option("follow", 'f', ValueKind::flag, "", "Go on with what comes, to the job's end."),
     option("schema", 0, ValueKind::flag, "", "Print the JSON Schema of all events."),
@@ -29,7 +26,7 @@ constexpr std::array logs_options = {
 };
 constexpr std::array stacks_options = {
     option("rank", 0, ValueKind::integer, "R", "Of this rank only."),
-    option("native", 0, ValueKind::flag, "", "Native functions too, by eu-stack or gdb."),
+    option("native", 0, ValueKind::flag, "", "Native functions too, of each thread (needs libdw.so.1)."),
 };
 constexpr std::array stop_options = {
     option("save", 0, ValueKind::flag, "", "Ask the workers to save their state first; the job ends with 75."),
@@ -49,7 +46,7 @@ constexpr std::array output_options = {
 };
 
 constexpr std::array verbs = {
-    Verb{"ps", "", 0, 0, looking, "The jobs of this machine, one launcher a line.", ps_options},
+    Verb{"ps", "", 0, 0, looking, "The jobs of this machine, one launcher a line."},
     Verb{"status", "[JOB]", 0, 1, looking, "One job: how it goes, its nodes with their ranks, its last incident."},
     Verb{"top", "[JOB]", 0, 1, looking, "The same, drawn again each second; q ends it."},
     Verb{"events", "[JOB|FILE]", 0, 1, looking, "What has happened, one line each.", events_options},
@@ -80,6 +77,7 @@ constexpr std::array common = {
         "endpoint", 0, ValueKind::text, "HOST:PORT",
         "Ask a torchupd, or a node that hosts a rendezvous, instead of this machine's launchers (TORCHUP_ENDPOINT)."),
     option("token-file", 0, ValueKind::text, "FILE", "The job's secret, for --endpoint (TORCHUP_TOKEN)."),
+    option("all-users", 0, ValueKind::flag, "", "The jobs of all users of this machine; for root."),
     option("json", 0, ValueKind::flag, "", "Print what was answered as JSON."),
     option("print-completion", 0, ValueKind::text, "bash|zsh|fish|tcsh", "Print the completion script for a shell.",
            "bash|zsh|fish|tcsh"),

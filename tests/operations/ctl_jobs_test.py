@@ -124,9 +124,11 @@ class Ps(Ctl):
         folder.mkdir(mode=0o700)
         self.addCleanup(folder.rmdir)
         os.chown(folder, uid, -1)
-        self.launcher(Job("theirs", 31), 31, folder)
+        self.launcher(Job("theirs", 31, more={"/stop": lambda request: response({"accepted": "so be it"}, 202)}), 31, folder)
         self.assertNotIn("theirs", self.ctl("ps", code=0).stdout)
         self.assertIn(["theirs", "31"], [row[:2] for row in self.rows("--all-users")])
+        self.ctl("stop", "theirs", code=1)
+        self.assertEqual(self.ctl("stop", "theirs", "--all-users", code=0).stdout, "so be it\n")
         os.chown(folder, uid + 1, -1)  # not the one that it is named after
         done = self.ctl("ps", "--all-users", code=0)
         self.assertNotIn("theirs", done.stdout)

@@ -203,6 +203,7 @@ class Itself(Ctl):
         for verb in verbs:
             self.assertIn(f"\\fB{verb}\\fR", page)
             self.assertIn(f"usage: torchupctl {verb}", self.ctl(verb, "--help", code=0).stdout)
+        self.assertNotRegex(self.ctl("stacks", "--help", code=0).stdout, "gdb|eu-stack")  # neither is called
         self.assertRegex(self.ctl("--version", code=0).stdout, r"^torchupctl \d+\.\d+\.\d+\n$")
         json.loads(self.ctl("--version", "--json", code=0).stdout)
 
