@@ -64,6 +64,11 @@ class LogReader {
       if (const int code = give(answer->body); code != CtlExit::done) return code;
       const std::uint64_t next = answer->offset.value_or(offset_ + answer->body.size());
       const bool at_end = answer->body.empty();
+      if (at_end && next < offset_) {  // that log ends before what was read of another
+        complain(fmt::format("rank {} is on another node now: its log there, from its beginning", rank_), 0);
+        offset_ = 0;
+        continue;
+      }
       if (at_end && (!follow || over)) return CtlExit::done;
       if (!at_end && next <= offset_) return complain("the answers do not get on", CtlExit::nobody);
       offset_ = std::max(offset_, next);

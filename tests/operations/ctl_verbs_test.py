@@ -404,6 +404,24 @@ class Output(Ctl):
         done = self.ctl("logs", "-f", code=67)
         self.assertEqual((done.stdout, done.stderr), ("one\n", "torchupctl: the node does not answer\n"))
 
+    def test_with_f_a_rank_is_followed_to_its_other_node(self):
+        contents, job = [b"short\n", b"a long line\n"], Job()
+
+        def log(request):
+            if "wait_s" in request.query and len(contents) > 1:
+                contents.pop()
+                job.snapshot.update(self.ended("dd"))
+            content = contents[-1]
+            if int(request.query["offset"]) > len(content):
+                return response(b"", kind="application/octet-stream", Torchup_Offset=len(content))
+            return self.log(content)(request)
+
+        job.more["/ranks/0/log"] = log
+        self.launcher(job)
+        done = self.ctl("logs", "-f", code=0)
+        self.assertEqual(done.stdout, "a long line\nshort\n")
+        self.assertIn("another node", done.stderr)
+
     def test_with_f_a_launcher_that_goes_has_said_all(self):
         launcher = None
 

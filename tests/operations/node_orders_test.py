@@ -5,8 +5,10 @@ usage: node_orders_test.py TORCHUPCTL TORCHUP [unittest options]
 
 import os
 import signal
+import subprocess
 import unittest
 
+from ctl_case import TORCHUPCTL
 from node_case import LIMIT_S, Nodes
 from ranks import free_port
 from waiting import state, until
@@ -256,6 +258,32 @@ class Orders(Nodes):
                 until(lambda: self.at(asked, "logs", "--rank", rank).stdout == f"{there} of 2\n", "it has spoken", LIMIT_S)
                 self.assertIn(f"rank {rank}, pid {second[there][-1]}", self.at(asked, "stacks", "--rank", rank).stdout)
         self.end_well()
+
+    def test_the_log_of_a_rank_is_followed_to_its_other_node(self):
+        long = "of two nodes " * 9 + "\n"
+        self.start_nodes(2, "1:2", *self.with_token(), script=(
+            f"if [ $WORLD_SIZE = 2 ]; then echo '{long.strip()} '; else echo alone; fi; " + WORKS))
+        first = self.placed("node0", "node1")
+        moves, = (name for name, worker in first.items() if worker[0] == 0)
+        stays, = set(first) - {moves}
+        self.seen(stays, "seated", "seated")
+        following = subprocess.Popen([TORCHUPCTL, "logs", "-f", "--rank", "0"], stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE, env={**self.environment, **self.doors[stays]})
+        self.addCleanup(lambda: (following.poll() is None and following.kill(), following.communicate()))
+        said = ""
+
+        def says(text):
+            nonlocal said
+            said += os.read(following.stdout.fileno(), 1 << 20).decode()
+            return said == text
+
+        until(lambda: says(long), "it follows", LIMIT_S)
+        self.at(stays, "drain", "--node", "0")
+        self.placed(stays, but=first)
+        until(lambda: says(long + "alone\n"), "it is followed", LIMIT_S)
+        self.end_well()
+        self.assertIn(b"another node", following.communicate(timeout=LIMIT_S)[1])
+        self.assertEqual(following.returncode, 0)
 
     # ---- when nothing can be planned
 

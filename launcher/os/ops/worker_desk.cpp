@@ -21,10 +21,11 @@ OutputTail::Stream tail_stream(LogStream stream) {
   return stream == LogStream::out ? OutputTail::Stream::out : OutputTail::Stream::err;
 }
 
-/// What stands in these files one after the other from `offset` on. One that is not there, or is no plain file any
-/// more, is empty.
-std::string read_part(const std::vector<std::string>& paths, std::uint64_t offset) {
+/// What stands in these files one after the other from `begin` on. One that is not there, or is no plain file any more,
+/// is empty.
+LogPart read_part(const std::vector<std::string>& paths, std::uint64_t begin) {
   std::string part;
+  std::uint64_t offset = begin;
   for (const std::string& path : paths) {
     const UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     struct stat status {};
@@ -44,12 +45,16 @@ std::string read_part(const std::vector<std::string>& paths, std::uint64_t offse
     offset = 0;
     if (part.size() == log_part_bytes_max) break;
   }
-  return part;
+  // Where it ends before `begin`, what is left of that is how far it is behind.
+  const std::uint64_t next = part.empty() ? begin - offset : begin + part.size();
+  return {.bytes = std::move(part), .next = next};
 }
 
-OpsAnswer bytes_answer(std::string bytes, std::uint64_t next) {
-  OpsAnswer answer{.content_type = bytes_content, .body = std::move(bytes)};
-  answer.headers.emplace_back(offset_header, std::to_string(next));
+OpsAnswer log_answer(std::optional<LogPart> part) {
+  if (!part) return answer_of({503, "disk", "The disk with the log does not answer", ""});
+  OpsAnswer answer{.content_type = bytes_content, .body = std::move(part->bytes)};
+  answer.headers.emplace_back(offset_header, std::to_string(part->next));
+  if (part->from_memory) answer.headers.emplace_back(source_header, source_memory);
   return answer;
 }
 
@@ -141,21 +146,18 @@ void WorkerDesk::wake_waiting() {
   for (Timer* const pause : waiting_) pause->cancel();
 }
 
-Task<OpsAnswer> WorkerDesk::log_part(Place place, std::uint64_t offset) {
+Task<std::optional<LogPart>> WorkerDesk::log_part(Place place, std::uint64_t offset) {
   std::vector<std::string> paths = files_of(place);
   if (paths.empty()) {
     const OutputTail::Kept kept = memory_of(place);
     const std::uint64_t begin = kept.end - kept.bytes.size();
     const std::uint64_t from = std::clamp(offset, begin, kept.end);
-    OpsAnswer answer = bytes_answer(kept.bytes.substr(from - begin), kept.end);
-    answer.headers.emplace_back(source_header, source_memory);
-    co_return answer;
+    LogPart part{.bytes = kept.bytes.substr(from - begin), .next = kept.end, .from_memory = true};
+    co_return part;
   }
-  std::function<std::string()> work = [paths = std::move(paths), offset] { return read_part(paths, offset); };
-  std::optional<std::string> part = co_await disk_.ask(std::move(work), log_read_limit);
-  if (!part) co_return answer_of({503, "disk", "The disk with the log does not answer", ""});
-  const std::uint64_t next = offset + part->size();
-  co_return bytes_answer(*std::move(part), next);
+  std::function<LogPart()> work = [paths = std::move(paths), offset] { return read_part(paths, offset); };
+  std::optional<LogPart> part = co_await disk_.ask(std::move(work), log_read_limit);
+  co_return part;
 }
 
 Task<> WorkerDesk::give_log(OpsCall call, HttpServer::Reply reply) {
@@ -165,12 +167,14 @@ Task<> WorkerDesk::give_log(OpsCall call, HttpServer::Reply reply) {
   ++unanswered_;
   while (true) {
     const bool is_whole = job_over_;  // before it is read: while it is, more may be written
-    OpsAnswer answer = co_await log_part(place, call.offset);
+    std::optional<LogPart> part = co_await log_part(place, call.offset);
     const TimePoint now = std::chrono::steady_clock::now();
-    if (answer.status != 200 || !answer.body.empty() || is_whole || now >= until) {
+    // Whoever has read farther than this has read another log: the rank's worker was elsewhere.
+    const bool is_another = part && part->next < call.offset;
+    if (!part || !part->bytes.empty() || is_another || is_whole || now >= until) {
       if (!is_whole && call.wait > Duration{0}) comes_again_until_ = now + comes_again;
       --unanswered_;
-      reply(std::move(answer));
+      reply(log_answer(std::move(part)));
       co_return;
     }
     if (job_over_) continue;

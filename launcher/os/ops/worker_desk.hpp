@@ -4,6 +4,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,13 @@ namespace torchup {
 
 /// Of a log, at a time: what one node tells another must fit into a frame of their link.
 inline constexpr std::size_t log_part_bytes_max = std::size_t{192} << 10U;
+
+/// Of a log, from a place on.
+struct LogPart {
+  std::string bytes;
+  std::uint64_t next = 0;  ///< where to go on; less than where it was to begin: the log is no longer than that
+  bool from_memory = false;
+};
 
 /// Answers for this node's workers: what they have written, as bytes through all attempts, and where they are now.
 /// Lives on the loop; files are read on the disk's thread.
@@ -52,7 +60,7 @@ class WorkerDesk {
   [[nodiscard]] OutputTail::Kept memory_of(const Place& place) const;
   Task<> give_log(OpsCall call, HttpServer::Reply reply);
   void wake_waiting();
-  Task<OpsAnswer> log_part(Place place, std::uint64_t offset);
+  Task<std::optional<LogPart>> log_part(Place place, std::uint64_t offset);
   void give_stacks(const OpsCall& call, const HttpServer::Reply& reply);
   [[nodiscard]] OpsAnswer stacks_answer(const std::vector<Rank>& wanted, const std::vector<RankLook>& looks,
                                         const std::vector<RankStacks>& stacks) const;
