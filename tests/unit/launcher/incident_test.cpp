@@ -212,7 +212,8 @@ TEST_CASE("the event of an incident has its last lines, as many as there is room
   const std::string half((event_lines_bytes_max / 2 - 3 - 4) / 6, '\x1b'), rest(event_lines_bytes_max / 2 - 3, 'x');
   CHECK(told({"before", half, rest}) == Lines{half, rest});
   constexpr std::size_t surely = (event_lines_bytes_max - 3) / 6;
-  CHECK(told({"step 7", std::string(event_lines_bytes_max, 'x') + "end"}) == Lines{std::string(surely - 3, 'x') + "end"});
+  CHECK(told({"step 7", std::string(event_lines_bytes_max, 'x') + "end"}) ==
+        Lines{std::string(surely - 3, 'x') + "end"});
   CHECK(told({std::string(event_lines_bytes_max, '\x1b')}) == Lines{std::string(surely, '\x1b')});
   std::string wide;
   for (std::size_t i = 0; i < event_lines_bytes_max; ++i) wide += "\u4e16";
