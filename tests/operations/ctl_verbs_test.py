@@ -16,7 +16,7 @@ import time
 import unittest
 
 from ctl_case import TORCHUPCTL, Ctl
-from fake_launcher import STREAM, Job, chunk, frame, response, snapshot
+from fake_launcher import STREAM, Job, chunk, frame, refusal, response, snapshot
 
 
 def event(seq, name="notice", **fields):
