@@ -135,12 +135,17 @@ Result<HttpAnswer> Exchange::answer() const {
   if (!state_->ended) return Error{make_error_code(boost::system::errc::timed_out), "no answer in time"};
   const auto& message = state_->parser->get();
   HttpAnswer answer{.status = status(), .body = message.body()};
-  if (const auto offset = message.find("Torchup-Offset"); offset != message.end()) {
+  const auto number_in = [&](const char* name) -> std::optional<std::uint64_t> {
+    const auto field = message.find(name);
+    if (field == message.end()) return std::nullopt;
     std::uint64_t number = 0;
-    const std::string text{offset->value()};
+    const std::string text{field->value()};
     const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (code == std::errc{} && end == text.data() + text.size()) answer.offset = number;
-  }
+    const bool whole = code == std::errc{} && end == text.data() + text.size();
+    return whole ? std::optional{number} : std::nullopt;
+  };
+  answer.offset = number_in("Torchup-Offset");
+  answer.log = number_in("Torchup-Log").value_or(0);
   if (const auto source = message.find("Torchup-Source"); source != message.end())
     answer.source = std::string{source->value()};
   return answer;

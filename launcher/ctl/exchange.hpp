@@ -30,6 +30,7 @@ struct HttpAnswer {
   int status = 0;
   std::string body = {};
   std::optional<std::uint64_t> offset = {};  ///< Torchup-Offset: where the next part of a log begins
+  std::uint64_t log = 0;                     ///< Torchup-Log: which log it is; 0: it does not say
   std::string source = {};                   ///< Torchup-Source: `memory` where a log's files are not there
 };
 

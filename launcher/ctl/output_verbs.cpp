@@ -4,7 +4,9 @@
 
 #include <boost/system/errc.hpp>
 #include <charconv>
+#include <map>
 #include <thread>
+#include <utility>
 
 #include "launcher/core/text/text.hpp"
 #include "launcher/ctl/job_text.hpp"
@@ -60,14 +62,14 @@ class LogReader {
         std::this_thread::sleep_for(ask_again);              // its node is away, or between two attempts
         continue;
       }
+      if (turns_to(answer->log)) continue;
       tell_of_loss(*answer);
       if (const int code = give(answer->body); code != CtlExit::done) return code;
       const std::uint64_t next = answer->offset.value_or(offset_ + answer->body.size());
       const bool at_end = answer->body.empty();
-      if (at_end && next < offset_) {  // that log ends before what was read of another
-        complain(fmt::format("rank {} is on another node now: its log there, from its beginning", rank_), 0);
-        offset_ = 0;
-        continue;
+      if (at_end && next < offset_) {
+        complain(fmt::format("the log of rank {} is shorter than it was: what comes from here on", rank_), 0);
+        offset_ = next;
       }
       if (at_end && (!follow || over)) return CtlExit::done;
       if (!at_end && next <= offset_) return complain("the answers do not get on", CtlExit::nobody);
@@ -80,8 +82,22 @@ class LogReader {
 
  private:
   [[nodiscard]] std::string place(bool waits) const {
-    return target_.path(fmt::format("/ranks/{}/log?stream={}&offset={}{}", rank_, stream_, offset_,
+    return target_.path(fmt::format("/ranks/{}/log?stream={}&offset={}{}{}", rank_, stream_, offset_,
+                                    log_ != 0 ? fmt::format("&log={}", log_) : "",
                                     waits ? fmt::format("&wait_s={}", follow_wait_s) : ""));
+  }
+  /// Whether another node's log is read from now on, where the rank is now: from where it was left, if it was there
+  /// before.
+  bool turns_to(std::uint64_t log) {
+    const std::uint64_t former = std::exchange(log_, log);
+    if (former == 0 || log == 0 || log == former) return false;
+    read_[former] = offset_;
+    const auto known = read_.find(log);
+    offset_ = known == read_.end() ? 0 : known->second;
+    complain(fmt::format("rank {} is on another node now: its log there, {}", rank_,
+                         offset_ == 0 ? "from its beginning" : "from where it was left"),
+             0);
+    return true;
   }
   [[nodiscard]] LogState state() const {
     const bool of_launcher = std::holds_alternative<SocketFile>(target_.door.at) && integer_in(target_.row, "pid");
@@ -112,7 +128,9 @@ class LogReader {
   const Target& target_;
   std::int64_t rank_;
   std::string stream_;
-  std::uint64_t offset_ = 0;
+  std::uint64_t log_ = 0;                        ///< that is read; 0: nobody has said which one that is
+  std::uint64_t offset_ = 0;                     ///< of it
+  std::map<std::uint64_t, std::uint64_t> read_;  ///< of the others, how far
   bool begun_ = false;
 };
 

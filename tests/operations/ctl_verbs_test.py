@@ -405,22 +405,63 @@ class Output(Ctl):
         self.assertEqual((done.stdout, done.stderr), ("one\n", "torchupctl: the node does not answer\n"))
 
     def test_with_f_a_rank_is_followed_to_its_other_node(self):
-        contents, job = [b"short\n", b"a long line\n"], Job()
+        contents, job = [b"one as long\n", b"a long line\n"], Job()
 
         def log(request):
             if "wait_s" in request.query and len(contents) > 1:
                 contents.pop()
                 job.snapshot.update(self.ended("dd"))
-            content = contents[-1]
-            if int(request.query["offset"]) > len(content):
-                return response(b"", kind="application/octet-stream", Torchup_Offset=len(content))
-            return self.log(content)(request)
+            number = str(len(contents))
+            if request.query.get("log", number) != number:
+                return response(b"", kind="application/octet-stream", Torchup_Offset=0, Torchup_Log=number)
+            return self.log(contents[-1], Torchup_Log=number)(request)
 
         job.more["/ranks/0/log"] = log
         self.launcher(job)
         done = self.ctl("logs", "-f", code=0)
-        self.assertEqual(done.stdout, "a long line\nshort\n")
-        self.assertIn("another node", done.stderr)
+        self.assertEqual(done.stdout, "a long line\none as long\n")
+        self.assertEqual(done.stderr, "torchupctl: rank 0 is on another node now: its log there, from its beginning\n")
+
+    def test_with_f_a_rank_that_comes_back_is_followed_from_where_its_log_was_left(self):
+        contents, job, at = {1: b"one\n", 2: b"there\n"}, Job(), [1]
+
+        def log(request):
+            if "wait_s" in request.query and at == [1]:
+                at.append(2)
+            elif request.query["offset"] != "0" and at == [1, 2] and request.query["log"] == "2":
+                at.append(1)
+                contents[1] += b"two\n"
+                job.snapshot.update(self.ended("dd"))
+            here = at[-1]
+            if int(request.query.get("log", here)) != here:
+                return response(b"", kind="application/octet-stream", Torchup_Offset=0, Torchup_Log=here)
+            return self.log(contents[here], Torchup_Log=here)(request)
+
+        job.more["/ranks/0/log"] = log
+        self.launcher(job)
+        done = self.ctl("logs", "-f", code=0)
+        self.assertEqual(done.stdout, "one\nthere\ntwo\n")
+        self.assertIn("from where it was left", done.stderr)
+
+    def test_with_f_a_log_that_was_cut_goes_on_from_its_end(self):
+        content, job, cut = bytearray(b"one\ntwo\n"), Job(), []
+
+        def log(request):
+            if "wait_s" in request.query and not cut:
+                cut.append(True)
+                del content[4:]
+            elif "wait_s" in request.query and len(content) == 4:
+                content.extend(b"new\n")
+                job.snapshot.update(self.ended("dd"))
+            if int(request.query["offset"]) > len(content):
+                return response(b"", kind="application/octet-stream", Torchup_Offset=len(content), Torchup_Log=1)
+            return self.log(bytes(content), Torchup_Log=1)(request)
+
+        job.more["/ranks/0/log"] = log
+        self.launcher(job)
+        done = self.ctl("logs", "-f", code=0)
+        self.assertEqual(done.stdout, "one\ntwo\nnew\n")
+        self.assertEqual(done.stderr, "torchupctl: the log of rank 0 is shorter than it was: what comes from here on\n")
 
     def test_with_f_a_launcher_that_goes_has_said_all(self):
         launcher = None
@@ -497,6 +538,12 @@ class Orders(Ctl):
         self.launcher(Job("a/b", more={"/v1/node/page": lambda request: response({"url": door + "#token=x"})}))
         self.assertEqual(self.ctl("page", code=0).stdout, door + "jobs/a%2Fb#token=x\n")
         self.assertEqual(json.loads(self.ctl("page", "--json", code=0).stdout), {"url": door + "jobs/a%2Fb#token=x"})
+
+    def test_a_launchers_page_is_that_of_the_job_too(self):
+        self.job.close()
+        url = "http://[::1]:1234/jobs/its%2Fown#token=x"
+        self.launcher(Job("a/b", more={"/v1/node/page": lambda request: response({"url": url})}))
+        self.assertEqual(self.ctl("page", code=0).stdout, "http://[::1]:1234/jobs/a%2Fb#token=x\n")
 
 
 if __name__ == "__main__":

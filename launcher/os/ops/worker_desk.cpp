@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <random>
 
 namespace torchup {
 namespace {
@@ -16,6 +17,14 @@ constexpr Duration log_look_interval = std::chrono::milliseconds{200};
 constexpr Duration log_read_limit = std::chrono::seconds{5};
 /// Who follows a log asks again that soon.
 constexpr Duration comes_again = std::chrono::milliseconds{500};
+/// Where a rank is not now, nobody waits longer for more of its log: it may be on another node meanwhile.
+constexpr Duration away_wait_max = std::chrono::seconds{1};
+
+/// Not 0, which is none.
+std::uint64_t random_number() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32U | device() | 1U;
+}
 
 OutputTail::Stream tail_stream(LogStream stream) {
   return stream == LogStream::out ? OutputTail::Stream::out : OutputTail::Stream::err;
@@ -50,14 +59,6 @@ LogPart read_part(const std::vector<std::string>& paths, std::uint64_t begin) {
   return {.bytes = std::move(part), .next = next};
 }
 
-OpsAnswer log_answer(std::optional<LogPart> part) {
-  if (!part) return answer_of({503, "disk", "The disk with the log does not answer", ""});
-  OpsAnswer answer{.content_type = bytes_content, .body = std::move(part->bytes)};
-  answer.headers.emplace_back(offset_header, std::to_string(part->next));
-  if (part->from_memory) answer.headers.emplace_back(source_header, source_memory);
-  return answer;
-}
-
 bool has_place(const AttemptRecord& attempt, Rank rank) {
   return std::ranges::any_of(attempt.workers, [&](const WorkerRecord& worker) { return worker.worker.rank == rank; });
 }
@@ -65,7 +66,7 @@ bool has_place(const AttemptRecord& attempt, Rank rank) {
 }  // namespace
 
 WorkerDesk::WorkerDesk(asio::io_context& loop, DiskThread& disk, Hooks hooks)
-    : loop_{loop}, disk_{disk}, hooks_{std::move(hooks)} {}
+    : loop_{loop}, disk_{disk}, hooks_{std::move(hooks)}, log_{random_number()} {}
 
 bool WorkerDesk::has(Rank rank) const {
   return std::ranges::any_of(hooks_.record().attempts(),
@@ -160,18 +161,31 @@ Task<std::optional<LogPart>> WorkerDesk::log_part(Place place, std::uint64_t off
   co_return part;
 }
 
+OpsAnswer WorkerDesk::log_answer(std::optional<LogPart> part) const {
+  if (!part) return answer_of({503, "disk", "The disk with the log does not answer", ""});
+  OpsAnswer answer{.content_type = bytes_content, .body = std::move(part->bytes)};
+  answer.headers.emplace_back(offset_header, std::to_string(part->next));
+  answer.headers.emplace_back(log_header, std::to_string(log_));
+  if (part->from_memory) answer.headers.emplace_back(source_header, source_memory);
+  return answer;
+}
+
 Task<> WorkerDesk::give_log(OpsCall call, HttpServer::Reply reply) {
-  const TimePoint until = std::chrono::steady_clock::now() + call.wait;
+  const TimePoint begin = std::chrono::steady_clock::now();
   const Place place{*call.rank, call.stream};
+  if (call.log != 0 && call.log != log_) {  // he has read another node's: he is to say what he has of this one
+    reply(log_answer(LogPart{}));
+    co_return;
+  }
   Timer pause{loop_};
   ++unanswered_;
   while (true) {
     const bool is_whole = job_over_;  // before it is read: while it is, more may be written
     std::optional<LogPart> part = co_await log_part(place, call.offset);
     const TimePoint now = std::chrono::steady_clock::now();
-    // Whoever has read farther than this has read another log: the rank's worker was elsewhere.
-    const bool is_another = part && part->next < call.offset;
-    if (!part || !part->bytes.empty() || is_another || is_whole || now >= until) {
+    const bool was_cut = part && part->next < call.offset;
+    const Duration wait = has_now(place.first) ? call.wait : std::min<Duration>(call.wait, away_wait_max);
+    if (!part || !part->bytes.empty() || was_cut || is_whole || now >= begin + wait) {
       if (!is_whole && call.wait > Duration{0}) comes_again_until_ = now + comes_again;
       --unanswered_;
       reply(log_answer(std::move(part)));

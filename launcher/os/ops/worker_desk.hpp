@@ -22,7 +22,7 @@ inline constexpr std::size_t log_part_bytes_max = std::size_t{192} << 10U;
 /// Of a log, from a place on.
 struct LogPart {
   std::string bytes;
-  std::uint64_t next = 0;  ///< where to go on; less than where it was to begin: the log is no longer than that
+  std::uint64_t next = 0;  ///< where to go on; less than where it was to begin: it was cut
   bool from_memory = false;
 };
 
@@ -56,6 +56,7 @@ class WorkerDesk {
 
  private:
   using Place = std::pair<Rank, LogStream>;
+  [[nodiscard]] OpsAnswer log_answer(std::optional<LogPart> part) const;
   [[nodiscard]] std::vector<std::string> files_of(const Place& place) const;
   [[nodiscard]] OutputTail::Kept memory_of(const Place& place) const;
   Task<> give_log(OpsCall call, HttpServer::Reply reply);
@@ -68,6 +69,7 @@ class WorkerDesk {
   asio::io_context& loop_;
   DiskThread& disk_;
   const Hooks hooks_;
+  const std::uint64_t log_;  ///< Torchup-Log of all that lies here
   /// Of workers without files, what is remembered of the attempts that are over.
   std::map<Place, OutputTail::Kept> past_;
   bool over_ = true;  ///< the newest attempt's output is in it

@@ -44,6 +44,7 @@ struct Answer {
   std::string type = {};     ///< of the body: "application/json"
   std::string body = {};
   std::optional<std::uint64_t> offset = {};  ///< of a log: where the next part begins
+  std::uint64_t log = 0;                     ///< which one it is: a node's own; 0: it does not say
   friend bool operator==(const Answer&, const Answer&) = default;
 };
 

@@ -188,6 +188,7 @@ void fields(auto& a, Answer& m) {
   a.name("a type", m.type);
   a.text("the body of an answer", m.body, answer_body_bytes_max);
   a(m.offset);
+  a.later(m.log);
 }
 void fields(auto& a, Examined& m) {
   a(m.number);

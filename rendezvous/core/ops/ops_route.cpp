@@ -151,6 +151,7 @@ std::optional<Refusal> read_query(OpsCall& call, std::string_view text) {
   if (call.route == OpsRoute::events) call.since = query.number("since");
   if (call.route == OpsRoute::log) {
     call.offset = query.number("offset");
+    call.log = query.number("log");
     const std::string stream = query.text("stream", "stdout");
     if (stream != "stdout" && stream != "stderr") query.refuse("stream is stdout or stderr");
     call.stream = stream == "stderr" ? LogStream::err : LogStream::out;

@@ -120,6 +120,7 @@ struct OpsCall {
   LogStream stream = LogStream::out;
   std::uint64_t since = 0;   ///< events behind this one
   std::uint64_t offset = 0;  ///< of a log: the first byte
+  std::uint64_t log = 0;     ///< of which log that is; 0: of whichever there is
   Duration wait{0};          ///< how long to wait until there is something
   bool native = false;       ///< stacks: native frames too
   /// A stream goes on behind this event (Last-Event-ID); what was no number is one that never was.

@@ -25,6 +25,8 @@ inline constexpr const char* text_content = "text/plain; charset=utf-8";
 inline constexpr const char* bytes_content = "application/octet-stream";
 /// Of a log: where its next part begins.
 inline constexpr const char* offset_header = "Torchup-Offset";
+/// Of a log: the number of the one that it is, which a node gives its own. What was read of another says nothing of it.
+inline constexpr const char* log_header = "Torchup-Log";
 /// Of a log: `memory` where there are no files of it.
 inline constexpr const char* source_header = "Torchup-Source";
 inline constexpr const char* source_memory = "memory";

@@ -60,6 +60,7 @@ Answer answer_to(std::uint64_t number, OpsAnswer given) {
   answer.body = std::move(given.body);
   for (const auto& [name, value] : given.headers) {
     if (name == offset_header) answer.offset = std::stoull(value);
+    if (name == log_header) answer.log = std::stoull(value);
     if (name == source_header && value == source_memory) answer.type = bytes_of_memory;
   }
   return answer;
@@ -92,6 +93,7 @@ void OpenQuestions::answered(const std::string& who, Answer answer) {
   if (answer.type == bytes_of_memory) given.headers.emplace_back(source_header, source_memory);
   given.body = std::move(answer.body);
   if (answer.offset) given.headers.emplace_back(offset_header, std::to_string(*answer.offset));
+  if (answer.log != 0) given.headers.emplace_back(log_header, std::to_string(answer.log));
   close(answer.number, std::move(given));
 }
 

@@ -22,6 +22,7 @@ std::vector<std::size_t> older_lengths(const AgentFrame& frame, std::size_t whol
     return {1 + sizeof(std::uint64_t), encode(AgentFrame{former}).size() - sizeof(std::uint32_t) - 1};
   }
   if (std::holds_alternative<Leave>(frame)) return {whole - 2, whole - 1};
+  if (std::holds_alternative<Answer>(frame)) return {whole - sizeof(std::uint64_t)};
   const auto* const join = std::get_if<Join>(&frame);
   if (!join) return {};
   const std::size_t without_code = whole - sizeof(std::int32_t);
@@ -32,6 +33,7 @@ std::vector<std::size_t> older_lengths(const CoordinatorFrame& frame, std::size_
   const std::size_t number = sizeof(std::uint64_t);
   if (std::holds_alternative<KeepAliveAnswer>(frame)) return {1 + number, 1 + 2 * number};
   if (std::holds_alternative<StopWorkers>(frame)) return {whole - 2, whole - 1};
+  if (std::holds_alternative<Answer>(frame)) return {whole - number};
   return std::holds_alternative<Placed>(frame) ? std::vector{whole - 1} : std::vector<std::size_t>{};
 }
 

@@ -83,7 +83,7 @@ inline std::vector<AgentFrame> agent_frames() {
           Arrivals{std::string("\x80\x00", 2)},
           NodeEvent{R"({"event":"warning"})", 3},
           Ask{7, true, "user ada (uid 1000)", "POST", "/v1/jobs/a/stop", R"({"save":true})"},
-          Answer{1ull << 40, 202, "application/json", "{}", 99},
+          Answer{1ull << 40, 202, "application/json", "{}", 99, 7},
           resume};
 }
 
@@ -101,7 +101,7 @@ inline std::vector<CoordinatorFrame> coordinator_frames() {
           Examine{6, true, true},
           HangTold{std::string("\xc3\x00", 2), false},
           Ask{8, false, "token from 10.0.0.7", "GET", "/v1/jobs/a/ranks/3/log?offset=0", ""},
-          Answer{9, 404, "text/plain", std::string("\x00 any \xff", 7), 1ull << 50}};
+          Answer{9, 404, "text/plain", std::string("\x00 any \xff", 7), 1ull << 50, 1ull << 60}};
 }
 
 template <class Frame>
