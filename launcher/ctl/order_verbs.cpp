@@ -43,10 +43,12 @@ std::optional<int> whole_number(std::string_view text) {
   return error == std::errc{} && end == text.data() + text.size() ? std::optional{number} : std::nullopt;
 }
 
-/// A daemon opens the page of all its jobs: behind its address stands which one is asked for.
+/// A daemon opens the page of all its jobs, and a launcher its own job's: the one that is asked for stands in the path.
 std::string address_of_job(std::string url, const std::string& run_id) {
-  const std::size_t end = url.find("/#token=");
-  if (end != std::string::npos) url.insert(end + 1, "jobs/" + percent_encoded(run_id));
+  const std::size_t host = url.find("://"), end = url.find("#token=");
+  if (host == std::string::npos || end == std::string::npos) return url;
+  const std::size_t path = url.find('/', host + 3);
+  if (path < end) url.replace(path, end - path, "/jobs/" + percent_encoded(run_id));
   return url;
 }
 

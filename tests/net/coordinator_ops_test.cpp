@@ -91,13 +91,14 @@ TEST_CASE("a rank's log is its node's to give", "[net][ops]") {
   REQUIRE(asked.method == "GET");
   REQUIRE(asked.control);
   REQUIRE(asked.by == "user u (uid 7)");
-  const Answer answer{.number = asked.number, .type = "application/octet-stream", .body = "bytes", .offset = 8};
+  const Answer answer{
+      .number = asked.number, .type = "application/octet-stream", .body = "bytes", .offset = 8, .log = 5};
   job.here.attendance->said(answer);  // which was not asked
   REQUIRE_FALSE(job.given);
   job.elsewhere.attendance->said(answer);
   REQUIRE(job.given);
   REQUIRE(job.given->body == "bytes");
-  REQUIRE(job.given->headers == std::vector<OpsRequest::Header>{{"Torchup-Offset", "8"}});
+  REQUIRE(job.given->headers == std::vector<OpsRequest::Header>{{"Torchup-Offset", "8"}, {"Torchup-Log", "5"}});
   REQUIRE(job.ask("GET", "/v1/jobs/a%2Fb/ranks/4/log")->status == 404);
   job.elsewhere.attendance->gone(false);
   REQUIRE(job.ask("GET", target)->status == 503);
@@ -208,6 +209,20 @@ TEST_CASE("an agent that hosts records the orders of its own job alone", "[net][
   // Of the others it is among the events that are told here.
   const std::string events = job.ask("GET", "/v1/jobs/a%2Fb/events?since=0")->body;
   REQUIRE((events.find("order_received") == std::string::npos) == is_own);
+}
+
+TEST_CASE("a launcher's pid and program are those of its own job alone", "[net][ops]") {
+  Looked job{{.token = "the job's token", .own_job = run_id.value(), .pid = 77, .job_name = "train.py"}};
+  const Agent guest{job.coordinator, "10.0.0.2", RunId{"guest"}};
+  guest.join("there");
+  job.run();
+  const json rows = json::parse(job.ask("GET", "/v1/jobs")->body).at("jobs");
+  REQUIRE(rows.size() == 2);
+  for (const json& row : rows) {
+    const bool is_own = row.at("run_id") == run_id.value();
+    REQUIRE(row.contains("pid") == is_own);
+    REQUIRE(row.at("name") == (is_own ? json("train.py") : json()));
+  }
 }
 
 TEST_CASE("a node asks for its people, in its own job alone", "[net][ops]") {

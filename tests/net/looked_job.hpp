@@ -62,7 +62,8 @@ class Agent final : public Coordinator::Listener {
 
 /// A job of this machine's node and one elsewhere whose round runs.
 struct Looked {
-  explicit Looked(std::string token = "the job's token") : onlookers{loop, coordinator, {.token = std::move(token)}} {
+  explicit Looked(std::string token = "the job's token") : Looked{CoordinatorOpsOptions{.token = std::move(token)}} {}
+  explicit Looked(CoordinatorOpsOptions options) : onlookers{loop, coordinator, std::move(options)} {
     here.join(own_host_name());
     elsewhere.join("elsewhere");
     const bool here_hosts = is_told_to_host(here);

@@ -250,6 +250,13 @@ class AtADaemon(Nodes):
         self.assertIsNone(self.row()["name"])
         self.assertEqual(self.row(**self.doors["other"])["name"], "sh")
 
+    def test_what_has_ended_a_job_is_known_to_the_daemon(self):
+        self.running("other")
+        worker = next(self.folder.glob("started.*"))
+        os.kill(int(worker.name.split(".")[-1]), signal.SIGKILL)
+        self.assertEqual([agent.wait(LIMIT_S) for agent in (self.host, self.other)], [1, 1])
+        self.status(lambda job: job["incidents"] and job["verdict"], "it says why")
+
     def test_a_log_that_is_followed_at_the_daemon_ends_with_the_job(self):
         self.running("other")
         following = self.start("logs", "-f", "--rank", "0")
@@ -264,6 +271,27 @@ class AtADaemon(Nodes):
         orders = [event for event in self.events("host") if event["event"] == "order_received"]
         self.assertEqual([order["verb"] for order in orders], ["restart"])
         self.assertIn(f"uid {os.getuid()}", orders[0]["by"])
+
+
+class AtAnotherJobsHost(Nodes):
+    """An agent whose job another job's launcher coordinates, for they have one endpoint; both launchers are here."""
+
+    def test_its_job_is_no_other_ones(self):
+        conf = "last_call_timeout=1"
+        host, = self.begin("host", words=[f"--rdzv-conf=is_host=1,{conf}"], nnodes="1:2")
+        here = self.doors["other"] = self.doors["host"]
+        self.run_id = "guest"
+        guest = self.agent("other", f"--rdzv-conf=is_host=0,{conf}", nnodes="1:2")
+        self.started(2)
+        rows = until(lambda: len(self.json("ps", **here)["jobs"]) == 2 and self.json("ps", **here)["jobs"], "two jobs", LIMIT_S)
+        self.assertEqual({(row["run_id"], row["pid"]) for row in rows}, {("pair/1", host.pid), ("guest", guest.pid)})
+        self.assertEqual(self.json("status", host.pid, **here)["run_id"], "pair/1")
+        self.ctl("stop", guest.pid, code=0, **here)
+        self.assertEqual(guest.wait(LIMIT_S), 143)
+        self.ctl("wait", "guest", code=143, **here)  # by the word of who coordinates it, whose own end is another's
+        self.assertIsNone(host.poll())
+        (self.folder / "go").touch()
+        self.assertEqual(host.wait(LIMIT_S), 0)
 
 
 if __name__ == "__main__":

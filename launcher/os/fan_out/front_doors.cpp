@@ -11,7 +11,7 @@ CoordinatorOpsOptions onlookers_options(const LaunchConfig& job, pid_t launcher)
   return {.token = job.rendezvous.token,
           .read_token = job.operations.read_token,
           .host_names = job.operations.host_names,
-          .page_job = job.rendezvous.run_id.value(),
+          .own_job = job.rendezvous.run_id.value(),
           .pid = launcher,
           .job_name = job.program.title};
 }

@@ -53,7 +53,7 @@ struct Host {
                   CoordinatorOpsOptions{.token = settings.token,
                                         .read_token = settings.read_token,
                                         .host_names = settings.host_names,
-                                        .page_job = settings.run_id.value(),
+                                        .own_job = settings.run_id.value(),
                                         .pid = settings.pid,
                                         .job_name = settings.job_name,
                                         .events = {.events_max = agent_events_max},

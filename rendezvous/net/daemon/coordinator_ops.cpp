@@ -105,6 +105,7 @@ OpsAccess CoordinatorOps::access() const {
 
 CoordinatorSourceOptions CoordinatorOps::source_options() {
   CoordinatorSourceOptions source;
+  source.own_job = options_.own_job;
   source.pid = options_.pid;
   source.job_name = options_.job_name;
   source.more_metrics = [this] { return own_.metrics ? own_.metrics() : std::string{}; };
@@ -138,7 +139,7 @@ void CoordinatorOps::perform(const OpsCall& call, HttpServer::Reply reply) {
 }
 
 void CoordinatorOps::open_page(const HttpServer::Reply& reply) {
-  const auto url = page_.open(options_.page_job);
+  const auto url = page_.open(options_.own_job);
   if (!url) return reply(answer_of({503, "no_port", url.error().message(), ""}));
   OpsAnswer answer;
   JsonObject{answer.body}.text("url", *url).end();

@@ -25,9 +25,10 @@ struct CoordinatorOpsOptions {
   std::string token = {};                    ///< the jobs': the right to steer, over TCP
   std::string read_token = {};               ///< to see, from elsewhere too
   std::vector<std::string> host_names = {};  ///< OpsAccess::host_names, beside this machine's own
-  std::string page_job = {};                 ///< that the page which is opened on demand shows; empty: all
-  std::optional<std::int64_t> pid = {};      ///< CoordinatorSourceOptions::pid
-  std::string job_name = {};                 ///< of the program, where this process knows it; else empty
+  /// CoordinatorSourceOptions::own_job, which the page that is opened on demand shows; empty: it shows all.
+  std::string own_job = {};
+  std::optional<std::int64_t> pid = {};  ///< CoordinatorSourceOptions::pid
+  std::string job_name = {};             ///< of the program, where this process knows it; else empty
   EventRings::Limits events = {};
   const TurnHistogram* turns = nullptr;  ///< of the loop, which outlives this; null: nobody counts them
 };

@@ -44,8 +44,9 @@ void CoordinatorSource::refresh(Duration age) {
   for (const auto& [run_id, view] : coordinator_.jobs()) {
     auto& page = pages_[run_id.value()];
     if (!page) {
-      page = std::make_unique<JobPage>(run_id, host_, options_.pid);
-      page->set_name(options_.job_name);
+      const bool is_own = run_id.value() == options_.own_job;  // other jobs' agents may meet here too
+      page = std::make_unique<JobPage>(run_id, host_, is_own ? options_.pid : std::nullopt);
+      if (is_own) page->set_name(options_.job_name);
     }
     page->show(view, at);
     seen.insert(run_id.value());

@@ -18,8 +18,9 @@ namespace torchup {
 class Coordinator;
 
 struct CoordinatorSourceOptions {
-  std::optional<std::int64_t> pid = {};  ///< the launcher's, where this process is an agent
-  std::string job_name = {};             ///< JobPage::set_name; empty: it is not known
+  std::string own_job = {};              ///< of the agent in this process; empty: there is none
+  std::optional<std::int64_t> pid = {};  ///< its launcher's, which its job alone has
+  std::string job_name = {};             ///< JobPage::set_name, likewise; empty: it is not known
   /// Those numbers that are not of jobs: of the store, of what is served.
   std::function<CoordinatorNumbers()> numbers = {};
   std::function<std::string()> more_metrics = {};  ///< to be told behind those
