@@ -23,6 +23,11 @@ Result<UniqueFd> open_door(const Door& door, TimePoint until) {
 
 }  // namespace
 
+std::optional<uid_t> Door::owner() const {
+  const auto* const socket = std::get_if<SocketFile>(&at);
+  return socket ? std::optional{socket->owner} : std::nullopt;
+}
+
 std::string Door::name() const {
   if (const auto* socket = std::get_if<SocketFile>(&at)) return printable(socket->path);
   return printable(to_string(std::get<Endpoint>(at)));

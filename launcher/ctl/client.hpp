@@ -26,6 +26,8 @@ struct Door {
 
   /// As people call it.
   [[nodiscard]] std::string name() const;
+  /// Of the folder with the socket; none of a port.
+  [[nodiscard]] std::optional<uid_t> owner() const;
 };
 
 /// A question that is under way.

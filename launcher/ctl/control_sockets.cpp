@@ -60,7 +60,7 @@ void look_into(const std::string& path, const FolderRule& rule, FoundSockets& fo
   if (const std::string why = why_not_private(status, rule.owner, rule.forbidden); !why.empty()) return complain(why);
   for (std::string& name : names_in(folder->get(), sockets_max)) {
     const auto pid = pid_in_socket_name(name);
-    if (pid) found.sockets.push_back({path + "/" + name, *pid, std::move(name), folder});
+    if (pid) found.sockets.push_back({path + "/" + name, *pid, std::move(name), folder, status.st_uid});
   }
 }
 

@@ -20,6 +20,7 @@ struct SocketFile {
   pid_t pid = 0;                                ///< of the outer process, as the name tells
   std::string name = {};                        ///< in its folder
   std::shared_ptr<const UniqueFd> folder = {};  ///< looked at once: what is there under that path later does not matter
+  uid_t owner = 0;                              ///< of the folder
 };
 
 struct FoundSockets {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
-#include "launcher/core/ops/node_view.hpp"
 #include "launcher/ctl/values.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
@@ -18,6 +18,8 @@ std::string candidate(const SeenJob& job) {
 
 bool same_job(const SeenJob& left, const SeenJob& right) {
   if (left.run_id != right.run_id) return false;
+  // A daemon is nobody's: its jobs are those of all users. Whoever else has a launcher here has a job of his own.
+  if (left.pid.has_value() == right.pid.has_value() && left.owner != right.owner) return false;
   const std::string begin = begin_of(left.row), other = begin_of(right.row);
   if (!begin.empty() && !other.empty() && begin != other) return false;
   return !(left.of_one_node() && right.of_one_node() && left.pid && right.pid && left.pid != right.pid);
@@ -30,8 +32,9 @@ std::variant<const SeenJob*, NoChoice> only(const std::vector<const SeenJob*>& f
     return std::ranges::all_of(found, [&](const SeenJob* other) { return same_job(*job, *other); });
   });
   if (one) {
-    const auto launcher = std::ranges::find_if(found, [](const SeenJob* job) { return job->pid.has_value(); });
-    return launcher == found.end() ? found.front() : *launcher;
+    return *std::ranges::max_element(found, {}, [](const SeenJob* job) {
+      return std::pair{job->pid.has_value(), !begin_of(job->row).empty()};
+    });
   }
   NoChoice none{word.empty() ? "there are several jobs; name one:"
                              : fmt::format("'{}' may be:", printable_start(word))};
@@ -54,21 +57,20 @@ std::optional<std::int64_t> as_pid(std::string_view word) {
 bool SeenJob::of_one_node() const { return integer_in(row, "max_nodes") == 1; }
 
 std::string begin_of(const json& row) {
-  const std::string phase = text_in(row, "phase");
-  return phase == cut_off_phase || phase == "ended" ? std::string{} : text_in(row, "started");
+  return text_in(row, "phase") == "ended" ? std::string{} : text_in(row, "started");
 }
 
 bool is_named_whole(const SeenJob& job, std::string_view word) {
   return job.run_id == word || (job.pid && job.pid == as_pid(word));
 }
 
-std::vector<SeenJob> seen_jobs(std::size_t door, const json& answer) {
+std::vector<SeenJob> seen_jobs(std::size_t door, const json& answer, std::optional<uid_t> owner) {
   std::vector<SeenJob> jobs;
   const json* const rows = member(answer, "jobs");
   if (!rows || !rows->is_array()) return jobs;
   for (const json& row : *rows) {
     std::string run_id = text_in(row, "run_id");
-    if (!run_id.empty()) jobs.push_back({door, std::move(run_id), integer_in(row, "pid"), row});
+    if (!run_id.empty()) jobs.push_back({door, std::move(run_id), integer_in(row, "pid"), row, owner});
   }
   return jobs;
 }
@@ -85,7 +87,7 @@ std::variant<const SeenJob*, NoChoice> choose_job(std::span<const SeenJob> jobs,
   if (!found.empty()) return only(found, word);
   if (const auto pid = as_pid(word)) {
     found = that([&](const SeenJob& job) { return job.pid == pid; });
-    if (!found.empty()) return found.front();
+    if (!found.empty()) return only(found, word);
   }
   found = that([&](const SeenJob& job) { return job.run_id.starts_with(word); });
   if (!found.empty()) return only(found, word);

@@ -52,7 +52,7 @@ Heard hear(const std::vector<Door>& doors, const std::vector<Exchange>& exchange
       heard.untold.push_back(doors[i].name());
       continue;
     }
-    for (SeenJob& job : seen_jobs(i, std::get<json>(body))) heard.jobs.push_back(std::move(job));
+    for (SeenJob& job : seen_jobs(i, std::get<json>(body), doors[i].owner())) heard.jobs.push_back(std::move(job));
   }
   return heard;
 }

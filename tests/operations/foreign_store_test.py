@@ -34,12 +34,7 @@ class Foreign(Node):
         """A store, torchrun's agent, ours, and their workers."""
         for old in [*self.folder.glob("started.*"), *self.folder.glob("told.*"), *self.folder.glob("events")]:
             old.unlink()
-        store = subprocess.Popen([sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 text=True)
-        self.addCleanup(lambda: (store.kill(), store.communicate()))
-        options = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d",
-                   f"--rdzv-endpoint=127.0.0.1:{store.stdout.readline().strip()}", "--rdzv-id=foreign",
-                   "--local-addr=127.0.0.1", "--rdzv-conf=is_host=0,join_timeout=100,last_call_timeout=1"]
+        options = self.options()
         # In a session of its own: what it leaves when it is killed is its group's.
         theirs = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *options, "--no-python", "sh", "-c",
                                    WORKS, self.folder], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -52,6 +47,28 @@ class Foreign(Node):
                         (path.name.split(".") for path in self.folder.glob("started.*"))}
         self.own_rank, = (rank for of, rank, _ in self.workers if of == "ours")
         return ours, theirs
+
+    def options(self):
+        """Of agents that meet in a store which is made now."""
+        store = subprocess.Popen([sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 text=True)
+        self.addCleanup(lambda: (store.kill(), store.communicate()))
+        return ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d",
+                f"--rdzv-endpoint=127.0.0.1:{store.stdout.readline().strip()}", "--rdzv-id=foreign",
+                "--local-addr=127.0.0.1", "--rdzv-conf=is_host=0,join_timeout=100,last_call_timeout=1"]
+
+    def test_two_launchers_of_ours_are_of_one_job(self):
+        options = self.options()
+        agents = [self.torchup(*options, OF="first")]
+        # Each has a page from when it was first asked on, and nobody says when the job has begun.
+        self.status(lambda job: job["phase"] == "gathering", "the first one is there")
+        agents.append(self.torchup(*options, OF="second"))
+        self.started(2)
+        for words in ("status",), ("status", "foreign"), ("events", "foreign"), ("logs", "foreign", "--rank", "0"):
+            self.ctl(*words, code=0)
+        self.assertEqual([row["started"] for row in self.json("ps")["jobs"]], [None, None])
+        (self.folder / "go").touch()
+        self.assertEqual([agent.wait(LIMIT_S) for agent in agents], [0, 0])
 
     def end_theirs(self, theirs):
         theirs.terminate()

@@ -52,7 +52,7 @@ JobView::Node own_node(const AttemptRecord* attempt, const LaunchConfig& config,
 }  // namespace
 
 JobView node_view(const RunRecord& record, const LaunchConfig& config, const NodeStanding& standing) {
-  JobView view;
+  JobView view{.by_node = true};
   const AttemptRecord* const attempt = record.attempts().empty() ? nullptr : &record.attempts().back();
   const bool runs = attempt && attempt->placement && attempt->end_us == 0;
   view.min_nodes = config.terms.min_nodes;

@@ -66,7 +66,7 @@ void JobPage::show(const JobView& view, const Moment& at) {
   bool changed = take_head(view, at);
   for (const JobView::Node& node : view.nodes) changed = see(node) || changed;
   changed = drop_unseen() || changed;
-  if (!started_us_ && !rows_.empty()) started_us_ = at.utc_us;
+  if (!started_us_ && !rows_.empty() && !view.by_node) started_us_ = at.utc_us;
   if (changed) {
     sums_.reset();
   } else {

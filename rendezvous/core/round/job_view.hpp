@@ -38,6 +38,8 @@ struct JobView {
   std::vector<Node> nodes = {};  ///< in no order: of many it costs more to sort them than all the rest
   std::size_t more_missing = 0;  ///< expected hosts that are missing too, beyond missing_shown_max
   std::optional<Verdict> verdict = {};
+  /// A node tells of itself, without a coordinator: since when the job is there nobody knows.
+  bool by_node = false;
   friend bool operator==(const JobView&, const JobView&) = default;
 };
 

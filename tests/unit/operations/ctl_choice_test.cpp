@@ -66,14 +66,34 @@ TEST_CASE("launchers of one run id whose jobs have begun at two times are of two
   jobs[1].row["started"] = "2026-11-21T04:00:00.000000Z";
   jobs[2].row["started"] = "2026-11-21T04:00:01.000000Z";
   REQUIRE(candidates(jobs, "a") == all);  // also behind one that does not say when
-  for (const char* phase : {"cut off", "ended"}) {
-    jobs[2].row["phase"] = phase;  // it may know of that by itself alone
-    REQUIRE(chosen(jobs, "a") == "a");
-  }
+  jobs[1].row["mark"] = "!";       // of those that may be one job, an order is given to who has a coordinator's word
+  jobs[2].row["phase"] = "ended";  // it may know of that by itself alone
+  REQUIRE(chosen(jobs, "a") == "a!");
   jobs[2].row["phase"] = "running";
   REQUIRE(candidates(jobs, "a") == all);
   jobs[2].row["started"] = jobs[1].row["started"];
+  REQUIRE(chosen(jobs, "a") == "a!");
+  for (SeenJob& each : jobs) each.row["started"] = nullptr;  // torchrun's agents have no coordinator that says when
   REQUIRE(chosen(jobs, "a") == "a");
+}
+
+TEST_CASE("launchers of two users are of two jobs, and a daemon tells of all", "[unit][ctl]") {
+  std::vector<SeenJob> jobs{job("a", 10), job("a", 11), job("a", {})};
+  jobs[0].owner = 1000;
+  jobs[1].owner = 1001;
+  jobs[2].owner = 0;
+  REQUIRE(candidates(jobs, "a") == std::vector<std::string>{"a", "a (pid 10)", "a (pid 11)"});
+  REQUIRE(chosen(jobs, "11") == "a");
+  jobs[1].owner = 1000;
+  jobs[0].row["mark"] = "!";
+  REQUIRE(chosen(jobs, "a") == "a!");
+  jobs[0].pid.reset();  // what passes itself off as a daemon
+  jobs[2].row["mark"] = "?";
+  REQUIRE(candidates({jobs[0], jobs[2]}, "a") == std::vector<std::string>{"a"});
+}
+
+TEST_CASE("a pid that stands in rows of two jobs names none", "[unit][ctl]") {
+  REQUIRE(candidates({job("a", 10), job("b", 10)}, "10") == std::vector<std::string>{"a (pid 10)", "b (pid 10)"});
 }
 
 TEST_CASE("a node is meant by its id, its group rank, or a host that has one", "[unit][ctl]") {
