@@ -26,6 +26,26 @@ def link_blip(launcher, _):
         cluster.nothing_left()
 
 
+@scenario
+def output_stays_where_it_was_written(launcher, torchupd):
+    """The last lines of a failure are with the daemon of another machine only where a token says who may ask there."""
+    for token in (False, True):
+        with Cluster(launcher, 2) as cluster:
+            secret = cluster.dir / "token"
+            secret.write_text("a token of sixteen bytes or more")
+            secret.chmod(0o600)
+            with_token = [f"--token-file={secret}"] if token else []
+            told, own = cluster.dir / "told", cluster.dir / "own"
+            cluster.daemon(0, torchupd, f"--events={told}", *with_token)
+            agent = cluster.start(1, f"--events={own}", "--max-restarts=1", "--no-python", *with_token, nnodes=1,
+                                  program=["sh", "-c", "test $TORCHELASTIC_RESTART_COUNT = 1 && exit; echo its last words; exit 3"])
+            agent.ends_with(0)
+            wait_for("the daemon hears of it", lambda: told.exists() and "incident_recorded" in told.read_text())
+            assert '"last_lines":["its last words"]' in own.read_text().replace(": ", ":"), own.read_text()
+            assert ("its last words" in told.read_text()) == token, told.read_text()
+            cluster.nothing_left_but_daemon()
+
+
 def cut_off(launcher, cut, heal, torchupd=None):
     """Node 2 is cut off for longer than the lease: its workers are dead before the others run again; it comes back.
 

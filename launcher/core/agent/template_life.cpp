@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <utility>
@@ -43,7 +44,7 @@ std::optional<EventBody> TemplateLife::give_up(std::string reason, std::string s
 std::optional<EventBody> TemplateLife::says(std::string_view text, TimePoint now) {
   if (state_ != State::loading) return std::nullopt;
   if (take(text, "importing ")) {
-    importing_ = printable_start(text);
+    if (std::ranges::find(modules_, text) != modules_.end()) importing_ = printable_start(text);
   } else if (take(text, "failed ")) {
     return give_up(fmt::format("the process for the {} cannot be forked", python_ ? "imports" : "program"),
                    printable_start(text));

@@ -9,10 +9,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 13> names{"command",          "message",      "traceback",  "last_lines",
+constexpr std::array<std::string_view, 14> names{"command",          "message",      "traceback",  "last_lines",
                                                  "native_backtrace", "kernel_lines", "last_words", "python_stack",
                                                  "findings",         "ended_for",    "said",       "scope",
-                                                 "collective"};
+                                                 "collective",       "operation"};
 constexpr std::string_view summary_name = "summary";
 constexpr int depth_max = 32;
 
@@ -53,6 +53,15 @@ std::string_view summary_without_message(std::string_view summary) {
   const std::size_t host_end = summary.find(colon);
   if (host_end == std::string_view::npos) return summary;
   return summary.substr(0, summary.find(colon, host_end + colon.size()));
+}
+
+std::string without_output(std::string event) {
+  constexpr const char* output = "last_lines";
+  if (event.find(output) == std::string::npos && event.find("\\u") == std::string::npos) return event;
+  ordered_json object = ordered_json::parse(event, nullptr, false);
+  if (!object.is_object() || object.erase(output) == 0) return event;
+  object["withheld"] = true;
+  return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 std::string withheld(std::string_view json) {

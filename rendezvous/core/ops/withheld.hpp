@@ -20,4 +20,7 @@ namespace torchup {
 /// any of ours, is `{"withheld":true}`.
 [[nodiscard]] std::string withheld(std::string_view json);
 
+/// An event without what workers have printed, where nobody can tell who asks for it; `"withheld": true` says so.
+[[nodiscard]] std::string without_output(std::string event);
+
 }  // namespace torchup

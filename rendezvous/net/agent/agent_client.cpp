@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "rendezvous/core/link/operations_pacing.hpp"
+#include "rendezvous/core/ops/withheld.hpp"
 #include "rendezvous/net/io/dialer.hpp"
 #include "rendezvous/net/io/frame_socket.hpp"
 #include "rendezvous/net/io/lasting_clock.hpp"
@@ -196,7 +197,15 @@ class Client final : public std::enable_shared_from_this<Client> {
     const auto socket = sockets_.find(write.line);
     if (socket == sockets_.end()) return;
     if (auto* const answer = std::get_if<Answer>(&write.frame)) keep_room(*answer, socket->second->unsent_bytes());
+    auto* const event = std::get_if<NodeEvent>(&write.frame);
+    if (event && !may_have_output(*socket->second)) event->line = without_output(std::move(event->line));
     socket->second->write(encode(write.frame));
+  }
+
+  /// Without a token nobody can tell who looks at the job elsewhere: what workers print stays on this machine, but
+  /// where somebody has given us the connection.
+  [[nodiscard]] bool may_have_output(const FrameSocket& socket) const {
+    return given_ || !settings_.token.empty() || is_of_this_machine(socket.remote_address());
   }
 
   void perform(const link::Close& close) {

@@ -39,7 +39,7 @@ TEST_CASE("a template serves when it has imported everything", "[unit][preload]"
 }
 
 TEST_CASE("a template that does not come to serve is the last one", "[unit][preload]") {
-  TemplateLife life{{"torch"}, true};
+  TemplateLife life{{"torch", "bad", "slow"}, true};
   life.begins(t0);
   REQUIRE(life.state() == State::loading);
   SECTION("it says why") {
@@ -55,6 +55,11 @@ TEST_CASE("a template that does not come to serve is the last one", "[unit][prel
     REQUIRE(text(life.ended(-SIGSEGV)) ==
             "--preload: the process for the imports was ended by SIGSEGV while importing bad; workers are started "
             "without it");
+  }
+  SECTION("it dies with a word of its own on what it imports, which is none of ours") {
+    REQUIRE(!life.says("importing secret", t0));
+    REQUIRE(text(life.ended(3)) ==
+            "--preload: the process for the imports ended with exit code 3; workers are started without it");
   }
   SECTION("it exits before it imports anything") {
     REQUIRE(text(life.ended(3)) ==

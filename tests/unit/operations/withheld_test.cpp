@@ -8,7 +8,7 @@ using namespace torchup;
 TEST_CASE("what workers or users wrote is left out wherever it stands", "[unit][withheld]") {
   for (const std::string name :
        {"command", "message", "traceback", "last_lines", "native_backtrace", "kernel_lines", "last_words",
-        "python_stack", "findings", "ended_for", "said", "scope", "collective"}) {
+        "python_stack", "findings", "ended_for", "said", "scope", "collective", "operation"}) {
     INFO(name);
     REQUIRE(is_withheld(name));
     REQUIRE(withheld(R"({"rank":3,")" + name + R"(":"secret"})") == R"({"rank":3,"withheld":true})");
@@ -48,4 +48,12 @@ TEST_CASE("text that is no object of ours shows nothing", "[unit][withheld]") {
   const std::string closed =
       R"({"message":1,"a":)" + std::string(1000, '[') + "\"secret\"" + std::string(1000, ']') + "}";
   REQUIRE(withheld(closed).find("secret") == std::string::npos);
+}
+
+TEST_CASE("an event that leaves its machine has nothing that workers have printed", "[unit][withheld]") {
+  REQUIRE(without_output(R"({"event":"a","last_lines":["secret"],"summary":"x: y: z"})") ==
+          R"({"event":"a","summary":"x: y: z","withheld":true})");
+  REQUIRE(without_output(R"({"last\u005flines":["secret"]})") == R"({"withheld":true})");
+  for (const std::string text : {R"({"event" : "a","message":"last_lines"})", "no JSON of last_lines", "{}"})
+    REQUIRE(without_output(text) == text);
 }
