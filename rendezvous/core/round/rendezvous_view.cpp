@@ -60,9 +60,10 @@ const char* Rendezvous::phase_name(Phase phase) {
   return names[static_cast<std::size_t>(phase)];
 }
 
-/// It had a place in the last round, and the one behind it is not there yet.
+/// It had a place in the last round, and the one behind it is not there yet, or never will be.
 bool Rendezvous::was_in_last_round(const Member& member) const {
-  return phase_ == Phase::gathering && member.round && member.round->value() + 1 == round_.value();
+  return (phase_ == Phase::gathering || phase_ == Phase::ended) && member.round &&
+         member.round->value() + 1 == round_.value();
 }
 
 JobView Rendezvous::view(TimePoint now) const {

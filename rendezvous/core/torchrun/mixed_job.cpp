@@ -273,8 +273,7 @@ std::map<TorchrunNode, JobView::Node> MixedJob::ours() const {
     if (!name) continue;
     const Member& member = members_.at(slot);
     JobView::Node row{.local_world_size = member.join->local_world_size, .node = member.join->node.value()};
-    const auto* const placed = part.last ? std::get_if<Placed>(&*part.last) : nullptr;
-    if (placed) row.first_rank = placed->placement.first_rank;
+    row.first_rank = part.first_rank;
     rows.emplace(*name, std::move(row));
   }
   return rows;
@@ -350,7 +349,9 @@ Verdict MixedJob::conclude(Verdict verdict) {
 }
 
 void MixedJob::tell(Slot slot, CoordinatorMessage message) {
-  if (!std::holds_alternative<Waiting>(message)) parts_.at(slot).last = message;
+  Part& part = parts_.at(slot);
+  if (!std::holds_alternative<Waiting>(message)) part.last = message;
+  if (const auto* const placed = std::get_if<Placed>(&message)) part.first_rank = placed->placement.first_rank;
   if (const auto peer = members_.at(slot).peer) actions_.push_back(Tell{*peer, std::move(message)});
 }
 

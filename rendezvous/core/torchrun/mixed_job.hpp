@@ -71,6 +71,7 @@ class MixedJob {
   struct Part {
     MixedParts::Id id = 0;
     std::optional<CoordinatorMessage> last = {};  ///< what its agent was told last, Waiting aside
+    std::optional<Rank> first_rank = {};          ///< in the round that it was placed in last
     bool leaves_alone = false;
   };
 

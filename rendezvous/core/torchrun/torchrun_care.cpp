@@ -318,6 +318,12 @@ JobView TorchrunCare::view(JobView known, const std::map<TorchrunNode, JobView::
   };
   known.phase = known_.closed ? "ended" : known_.complete ? "running" : "gathering";
   known.round = Round{known_.round};
+  // What is known of our members says nothing of torchrun's rendezvous.
+  known.waits_for.clear();
+  if (!known_.closed && !known_.complete) {
+    known.waits_for =
+        fmt::format("the end of torchrun's rendezvous, with {} of its nodes there", known_.participants.size());
+  }
   known.nodes.clear();
   for (const auto& [node, rank] : known_.participants) {
     JobView::Node row = row_of(node, known_.complete ? "seated" : "ready");
@@ -326,7 +332,9 @@ JobView TorchrunCare::view(JobView known, const std::map<TorchrunNode, JobView::
   }
   for (const auto* list : {&known_.wait_list, &known_.redundancy_list}) {
     for (const TorchrunNode& node : *list) {
-      if (!is_caller(node)) known.nodes.push_back(row_of(node, "ready"));
+      if (is_caller(node)) continue;
+      known.nodes.push_back(row_of(node, "ready"));
+      if (known_.complete) known.nodes.back().first_rank.reset();  // others have its ranks
     }
   }
   std::ranges::stable_sort(known.nodes, {}, &JobView::Node::host);

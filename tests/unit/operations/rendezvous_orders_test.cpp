@@ -67,6 +67,12 @@ TEST_CASE("ranks are where they were until there is another round", "[unit][orde
     it.begin();
     REQUIRE(it.first_ranks() == "a 0, b 2, c 4");
   }
+  SECTION("also where the job is ended before there is one") {
+    REQUIRE(it.order(order::Restart{}));
+    REQUIRE(it.order(order::Stop{}));
+    REQUIRE(it.job.rendezvous.phase() == Rendezvous::Phase::ended);
+    REQUIRE(it.first_ranks() == both);
+  }
   SECTION("also where the coordinator has begun anew and hears of them by those who stop") {
     it.job.rendezvous = Rendezvous{RendezvousSettings{}};
     it.job.peer_of.clear();

@@ -74,6 +74,26 @@ TEST_CASE("in a mixed job our nodes are known by their ids, with their workers",
   REQUIRE(host.last<Placed>(0));
   REQUIRE(row(false).first_rank == Rank{1});
   REQUIRE_FALSE(row(true).first_rank.has_value());
+  // While its workers stop they are where they were.
+  (void)host.step(Said{Peer{0}, WorkersFailed{Round{3}, {WorkerFailure{.exit_code = 3}}}});
+  host.pass(500ms);
+  REQUIRE(host.last<StopWorkers>(0));
+  REQUIRE(row(false).first_rank == Rank{1});
+}
+
+TEST_CASE("a mixed job waits for what torchrun's rendezvous waits for", "[unit][mixed]") {
+  test::OwnedKeys keys;
+  TorchrunState state;
+  state.participants = {{theirs, 0}};
+  state.last_heartbeats = {{theirs, utc0 + 1h}};
+  const JobView stale{.waits_for = "0 of 2 nodes; silent: a"};
+  keys.put_as(ClientId{1}, state);
+  REQUIRE(keys.care.view(stale, {}).waits_for == "the end of torchrun's rendezvous, with 1 of its nodes there");
+  state.complete = true;
+  keys.put_as(ClientId{1}, state);
+  const JobView view = keys.care.view(stale, {});
+  REQUIRE(view.phase == "running");
+  REQUIRE(view.waits_for.empty());
 }
 
 TEST_CASE("who hosts a mixed job takes it along", "[unit][mixed]") {
