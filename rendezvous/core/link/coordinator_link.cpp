@@ -104,12 +104,13 @@ void CoordinatorLink::say(const AskLook& ask, TimePoint) {
   if (runs()) write(ask);
 }
 
-/// Who speaks for nobody asks for nothing, and nobody hears of it.
+/// What has ended a job is known, and told, when the end is.
 void CoordinatorLink::say(const NodeEvent& event, TimePoint now) {
-  if (!is_member()) return events_.lose();
+  if (!is_known()) return events_.lose();
   if (auto told = events_.admit(event.line, now)) write(*std::move(told));
 }
 
+/// Who speaks for nobody asks for nothing, and nobody hears of it.
 void CoordinatorLink::say(const Ask& ask, TimePoint) {
   if (is_member()) write(ask);
 }

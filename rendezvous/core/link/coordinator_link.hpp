@@ -300,7 +300,8 @@ class CoordinatorLink {
   [[nodiscard]] std::string place() const;
   void conclude(LinkEvent last);
   [[nodiscard]] bool runs() const;
-  [[nodiscard]] bool is_member() const { return line_ && standing_.join && standing_.told && !ending_; }
+  [[nodiscard]] bool is_known() const { return line_ && standing_.join && standing_.told; }
+  [[nodiscard]] bool is_member() const { return is_known() && !ending_; }
   [[nodiscard]] std::optional<TimePoint> fence_at() const;
   [[nodiscard]] std::optional<TimePoint> dial_at() const;
   [[nodiscard]] Duration lease() const;

@@ -131,6 +131,13 @@ TEST_CASE("of events 10 a second are told, and those that are lost are counted",
     REQUIRE(agent.all_written<NodeEvent>().size() == EventAllowance::burst);
     REQUIRE(agent.all_written<NodeEvent>().front().lost == 21);
   }
+  SECTION("what has ended the job is told when it has an end") {
+    agent.written.clear();
+    agent.now += 5s;
+    agent.hear(End{{.exit_code = 1}});
+    agent.say(NodeEvent{.line = "why"});
+    REQUIRE(agent.all_written<NodeEvent>().size() == 1);
+  }
   SECTION("what happens while there is no connection is lost, too") {
     agent.now += 5s;
     agent.step(link::Closed{agent.line, "reset"});
