@@ -300,7 +300,8 @@ while True:
     def test_a_step_that_gets_term_ends_with_143_and_one_report(self):
         number, said = self.started_job("-N2", "-n2", "--wrap", f"srun {TORCHUP} sh -c 'echo started; exec sleep 100'; echo code $?")
         until(lambda: said().count("started") == 2, "two workers")
-        self.run_job("scancel", "--signal=TERM", f"{number}.0")
+        # On a busy machine tasks of a step run before Slurm lets it be signalled.
+        until(lambda: self.cluster.run("scancel", "--signal=TERM", f"{number}.0").returncode == 0, "the step is there")
         # In a line of its own: the node that has no report says this code too, and may do so before the report is written.
         until(lambda: "\ncode 143\n" in said(), f"the step ends: {said()}")
         self.assertEqual(said().count("SignalException"), 1, said())
