@@ -267,6 +267,9 @@ class Options(unittest.TestCase):
         (self.folder / "v/lib/python3.99/site-packages/torch").mkdir(parents=True)
         self.assertEqual(self.python_of(own), "the one beside torchup")
         self.assertEqual(self.python_of(own, PYTHON_EXEC=sys.executable), "another one")
+        self.assertEqual(self.python_of(own, TORCHUP_CALLER=sys.executable), "another one")
+        self.assertEqual(self.python_of(own, TORCHUP_CALLER=sys.executable, PYTHON_EXEC=str(own / "python3")),
+                         "the one beside torchup")
         (self.folder / "link").symlink_to(own / "torchup")
         linked = subprocess.run([self.folder / "link", "--dry-run", "script.py"], capture_output=True, text=True,
                                 cwd=self.folder, env={}, timeout=60)

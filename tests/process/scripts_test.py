@@ -93,7 +93,7 @@ class Scripts(unittest.TestCase):
     def test_setup_installs_what_tests_alone_need_beside_torch(self):
         self.stand_in("python3", STANDINS["python3"] + "\ncase $* in *sys.argv*) exit 1;; esac")
         self.run_script("setup", "--tests")
-        self.assertRegex(self.called(), r"-m pip install .*torch==\S+ safetensors lightning jsonschema\n")
+        self.assertRegex(self.called(), r"-m pip install .*torch==\S+ safetensors lightning accelerate jsonschema\n")
         self.run_script("setup")
         self.assertNotIn("lightning", self.called())
 
@@ -103,7 +103,7 @@ class Scripts(unittest.TestCase):
         site.mkdir(parents=True)
         for _ in range(2):
             self.run_script("setup")
-            self.assertEqual((site / "torchup.pth").read_text(), f"{self.clone}/launcher/python\n")
+            self.assertEqual((site / "torchup.pth").read_text(), f"{self.clone}/build/release/python\n")
 
     def test_setup_needs_no_torch_for_what_is_built_without(self):
         for options in ("--launcher-only",), ("--preset", "asan"), ("--preset=tsan", "--tests"):

@@ -20,7 +20,8 @@ torchup \- start, supervise and restart the workers of a distributed PyTorch job
 Starts the program once for each worker, with the environment that PyTorch's distributed package reads, and takes
 torchrun's options. A Python script runs with python3; an ELF file, and an executable script that begins with #!
 and whose name does not end in .py, run by themselves.
-That python3 is the one beside torchup, if its environment has PyTorch or is the activated one, else the first on PATH.
+That python3 is the one beside torchup, if its environment has PyTorch or is the activated one, else the first on PATH
+that is in no environment of torchup alone (as those of uvx and pipx).
 Every option may be written with dashes or underscores. Where the command line does not have it, a variable
 \fBPET_\fINAME\fR stands for it, and then the file of \fB\-\-config\fR.
 .PP
@@ -39,6 +40,10 @@ the job's secret, where \-\-token\-file names none. Workers do not see it.
 .TP
 \fBPYTHON_EXEC\fR
 the Python that runs scripts.
+.TP
+\fBTORCHUP_CALLER\fR
+the Python that started torchup (\fBpython \-m torchup\fR sets it): it runs scripts where PYTHON_EXEC names none.
+Workers do not see it.
 .TP
 \fBOMP_NUM_THREADS\fR
 is set to 1 for the workers where it is not set and there are several.

@@ -5,6 +5,7 @@
 
 #include "launcher/core/plan/plan_rehearsal.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/plan/worker_command.hpp"
 
 namespace torchup {
 namespace {
@@ -19,6 +20,7 @@ Result<> plan_program(const PlanSource& source, LaunchConfig& plan) {
   request.no_python = options.flag("no-python");
   request.run_path = options.flag("run-path");
   request.python = machine.variable("PYTHON_EXEC").value_or("");
+  request.caller = machine.variable(caller_variable).value_or("");
   request.pass_local_rank = legacy;
   if (!legacy) plan.parent_error_file = machine.variable("TORCHELASTIC_ERROR_FILE").value_or("");
   auto program = choose_program(request, machine.program, machine.pythons);

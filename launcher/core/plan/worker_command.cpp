@@ -33,11 +33,16 @@ struct Python {
   std::string reason;
 };
 
-Result<Python> python_of_the_user(const ProgramRequest& request, const ProgramLookup& look_up) {
-  const auto found = look_up(request.python, Where::path_list);
-  if (found && found->executable) return Python{found->path, "PYTHON_EXEC"};
-  return fail(errc::bad_value, fmt::format("{}: no such program (PYTHON_EXEC), and {} needs Python", request.python,
-                                           request.words.front()));
+/// The one that a variable names.
+Result<Python> named_python(const ProgramRequest& request, const ProgramLookup& look_up) {
+  const bool of_the_user = !request.python.empty();
+  const std::string& name = of_the_user ? request.python : request.caller;
+  const auto found = look_up(name, Where::path_list);
+  if (found && found->executable) {
+    return Python{found->path, of_the_user ? "PYTHON_EXEC" : "the Python that started torchup"};
+  }
+  return fail(errc::bad_value, fmt::format("{}: no such program ({}), and {} needs Python", name,
+                                           of_the_user ? "PYTHON_EXEC" : caller_variable, request.words.front()));
 }
 
 Result<Python> python_of_our_choice(const ProgramRequest& request, const Pythons& pythons) {
@@ -125,8 +130,8 @@ class Chooser {
   }
 
   [[nodiscard]] Result<WorkerProgram> with_python(const std::string& script, std::string_view why) const {
-    const auto python =
-        request_.python.empty() ? python_of_our_choice(request_, pythons_()) : python_of_the_user(request_, look_up_);
+    const bool is_named = !request_.python.empty() || !request_.caller.empty();
+    const auto python = is_named ? named_python(request_, look_up_) : python_of_our_choice(request_, pythons_());
     if (!python) return python.error();
     WorkerProgram program;
     program.executable = python->path;

@@ -44,6 +44,10 @@ struct Pythons {
 };
 using PythonLookup = std::function<Pythons()>;
 
+/// Name of the variable by which a Python that starts torchup names itself; it never reaches a worker, which under
+/// torchrun would not see that Python in its environment either.
+inline constexpr std::string_view caller_variable = "TORCHUP_CALLER";
+
 /// How the program was named on the command line.
 struct ProgramRequest {
   std::vector<std::string> words;  ///< the program and its arguments; at least one
@@ -51,6 +55,7 @@ struct ProgramRequest {
   bool no_python = false;
   bool run_path = false;
   std::string python;  ///< PYTHON_EXEC; empty: found by the rules of choose_program
+  std::string caller;  ///< the Python that started torchup, of caller_variable; empty: none did
   bool pass_local_rank = false;
 };
 
@@ -61,9 +66,9 @@ struct ProgramRequest {
 /// but not one that names a Python and was written with CR at its ends of lines: no kernel finds `python3\r`.
 ///
 /// Which Python: torchrun runs workers with the one that it is installed in, and so do we, without being Python. The
-/// first of these: PYTHON_EXEC; the one beside us, if its environment has PyTorch or is the activated one; python3 on
-/// PATH, but not that of an environment that is only a tool's (`uvx torchup`: ours, neither activated nor with
-/// PyTorch); the one beside us.
+/// first of these: PYTHON_EXEC; the one that started us; the one beside us, if its environment has PyTorch or is the
+/// activated one; python3 on PATH, but not that of an environment that is only a tool's (`uvx torchup`: ours, neither
+/// activated nor with PyTorch); the one beside us.
 ///
 /// Errors: errc::bad_value, one line for people: no such program, not executable, no Python, contradicting flags.
 [[nodiscard]] Result<WorkerProgram> choose_program(const ProgramRequest& request, const ProgramLookup& look_up,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "launcher/core/plan/worker_command.hpp"
 #include "launcher/core/scheduler/task_identity.hpp"
 #include "rendezvous/base/template_mark.hpp"
 #include "rendezvous/base/worker_channel.hpp"
@@ -69,7 +70,7 @@ WorkerEnvironment::WorkerEnvironment(const LaunchConfig& config, const std::vect
   common_.emplace_back("TORCHELASTIC_SIGNALS_TO_HANDLE", config.signals_to_handle);
 
   // The page and the channel that we ourselves were given are not the workers'.
-  std::vector<std::string_view> replaced{token_variable, worker_page_variable, worker_channel_variable,
+  std::vector<std::string_view> replaced{token_variable, caller_variable, worker_page_variable, worker_channel_variable,
                                          template_variable};
   const Variables contract = to_variables(WorkerEnv{});
   for (const auto& [name, value] : contract) replaced.push_back(name);

@@ -1,4 +1,11 @@
-"""What a Python program on torch gains under torchup: recovery inside the process (torchup.elastic).
+"""What Python has of torchup: torchup itself (python -m torchup) and where its programs are (torchup.program),
+torchup in the place of torchrun for programs that start that (python -m torchup.drop_in), and recovery inside the
+process for a program on torch (torchup.elastic).
 
-Pure Python over torch 2.9 and newer. Under torchrun, or alone, the same program runs without recovery.
+Pure Python. torchup.elastic takes torch 2.9 and newer; under torchrun, or alone, the same program runs without
+recovery.
 """
+
+from torchup._program import program
+
+__all__ = ["program"]

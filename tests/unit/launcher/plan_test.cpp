@@ -310,6 +310,7 @@ TEST_CASE("the workers' environment", "[unit][plan]") {
   const std::vector<std::string> inherited{"A=b=c",
                                            "RANK=77",
                                            "TORCHUP_TOKEN=secret",
+                                           "TORCHUP_CALLER=/secret/python",
                                            "TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
                                            "TORCHUP_WORKER_PAGE=3:secret",
                                            "TORCHUP_WORKER_CHANNEL=4:secret",

@@ -192,6 +192,18 @@ TEST_CASE("which Python runs a script", "[unit][command]") {
     request.python = "/bin/nowhere";
     CHECK(refusal(request) == "/bin/nowhere: no such program (PYTHON_EXEC), and train.py needs Python");
   }
+  SECTION("the Python that started torchup is before all others, and is no title of the report") {
+    ProgramRequest request = named({"train.py"});
+    request.caller = "/bin/true";
+    const auto program = chosen(request, [] { return in_environment(true, true); });
+    CHECK(program.command.front() == "/bin/true");
+    CHECK(program.title == "train.py");
+    CHECK(program.reason == "Python script, the Python that started torchup");
+    request.caller = "/bin/nowhere";
+    CHECK(refusal(request) == "/bin/nowhere: no such program (TORCHUP_CALLER), and train.py needs Python");
+    request.python = "/bin/python3";
+    CHECK(chosen(request).reason == "Python script, PYTHON_EXEC");
+  }
   SECTION("none at all") {
     const auto none = [] {
       Pythons pythons;

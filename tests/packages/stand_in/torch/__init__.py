@@ -1,0 +1,1 @@
+"""A stand-in for torch, with as much as what starts jobs looks at."""
