@@ -20,6 +20,10 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
+if(TORCHUP_HEADERS)
+  list(APPEND CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES /usr/include)  # so it is not named; portable.cmake says why
+endif()
+
 # What is shipped is hardened, every file of it: strangers' bytes come in by the store, HTTP, frames and files of weights.
 # Not what is for debugging, where sanitizers see more.
 if(PROJECT_IS_TOP_LEVEL)
@@ -90,25 +94,44 @@ function(torchup_program name library main)
   target_link_libraries(${name} PRIVATE ${library} torchup_warnings)
   target_link_options(${name} PRIVATE -pie -Wl,-z,relro,-z,now,--gc-sections)
   if(TORCHUP_INSTALL)
-    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT launcher)
+    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
   endif()
 endfunction()
 
-# torchup_manual(<program> <library> <source>)
+# torchup_printed(<target> <component> <file> <program> [argument...])
+# What the program prints becomes <file> below the build folder, and is installed at the same place.
+function(torchup_printed target component file program)
+  set(made ${CMAKE_BINARY_DIR}/${file})
+  cmake_path(GET made PARENT_PATH folder)
+  add_custom_command(OUTPUT ${made}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${folder}
+    COMMAND ${program} ${ARGN} > ${made}
+    DEPENDS ${program} VERBATIM)
+  add_custom_target(${target} ALL DEPENDS ${made})
+  if(TORCHUP_INSTALL)
+    cmake_path(GET file PARENT_PATH destination)
+    string(REGEX REPLACE "^share" "${CMAKE_INSTALL_DATADIR}" destination ${destination})
+    install(FILES ${made} DESTINATION ${destination} COMPONENT ${component})
+  endif()
+endfunction()
+
+# torchup_manual(<program> <section> <library> <source>)
 # man <program>: what <source> writes by that library's table of options.
-function(torchup_manual program library source)
+function(torchup_manual program section library source)
   set(maker torchup_make_${program}_manual)
   add_executable(${maker} ${source})
   target_link_libraries(${maker} PRIVATE ${library} torchup_warnings)
-  target_compile_definitions(${maker} PRIVATE TORCHUP_VERSION="${PROJECT_VERSION}")
+  target_compile_definitions(${maker} PRIVATE TORCHUP_VERSION="${torchup_version}")
   set_target_properties(${maker} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
-  set(manual ${CMAKE_BINARY_DIR}/share/man/man1/${program}.1)
-  add_custom_command(OUTPUT ${manual}
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/share/man/man1
-    COMMAND ${maker} > ${manual}
-    DEPENDS ${maker} VERBATIM)
-  add_custom_target(${program}_manual ALL DEPENDS ${manual})
-  if(TORCHUP_INSTALL)
-    install(FILES ${manual} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT launcher)
-  endif()
+  torchup_printed(${program}_manual man share/man/man${section}/${program}.${section} ${maker})
+endfunction()
+
+# torchup_completions(<program>): what shells load of it.
+function(torchup_completions program)
+  torchup_printed(${program}_bash_completion completions share/bash-completion/completions/${program}
+    ${program} --print-completion bash)
+  torchup_printed(${program}_zsh_completion completions share/zsh/site-functions/_${program}
+    ${program} --print-completion zsh)
+  torchup_printed(${program}_fish_completion completions share/fish/vendor_completions.d/${program}.fish
+    ${program} --print-completion fish)
 endfunction()

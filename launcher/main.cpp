@@ -24,6 +24,9 @@
 #include "launcher/core/plan/plan_fan_out.hpp"
 #include "launcher/core/plan/plan_json.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
+#include "launcher/core/record/incident.hpp"
+#include "launcher/core/record/launch_event.hpp"
+#include "launcher/core/record/run_record.hpp"
 #include "launcher/core/scheduler/batch_script.hpp"
 #include "launcher/core/scheduler/seat_words.hpp"
 #include "launcher/core/scheduler/visible_count.hpp"
@@ -50,6 +53,8 @@
 #include "launcher/os/worker/seats.hpp"
 #include "launcher/plan_text.hpp"
 #include "rendezvous/base/exit_codes.hpp"
+#include "rendezvous/core/membership/job_codec.hpp"
+#include "rendezvous/core/ops/version_answer.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 #include "rendezvous/net/io/token.hpp"
 
@@ -128,10 +133,10 @@ Result<> read_config_file(OptionValues& options) {
 /// --version and --print-completion, which need neither program nor machine.
 std::optional<EarlyEnd> answer_without_program(const OptionValues& options) {
   if (options.flag("version")) {
-    const bool json = options.flag("json");
-    return EarlyEnd{
-        0, json ? "{\"name\": \"torchup\", \"version\": \"" TORCHUP_VERSION "\"}\n" : "torchup " TORCHUP_VERSION "\n",
-        ""};
+    const auto schemas = {SchemaNumber{"events_schema", event_schema}, SchemaNumber{"result_schema", result_schema},
+                          SchemaNumber{"incident_schema", incident_schema},
+                          SchemaNumber{"state_schema", static_cast<int>(job_format_version)}};
+    return EarlyEnd{0, version_answer("torchup", options.flag("json"), schemas), ""};
   }
   if (!options.has("print-completion")) return std::nullopt;
   return EarlyEnd{0, completion_script(options.text("print-completion")).value(), ""};

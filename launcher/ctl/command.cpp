@@ -10,8 +10,11 @@
 #include <optional>
 #include <utility>
 
+#include "launcher/core/record/launch_event.hpp"
 #include "launcher/ctl/ctl_completion.hpp"
 #include "launcher/ctl/ctl_manual.hpp"
+#include "rendezvous/core/ops/job_page.hpp"
+#include "rendezvous/core/ops/version_answer.hpp"
 
 namespace torchup {
 namespace {
@@ -146,10 +149,8 @@ std::optional<std::string> wrong_operands(const Command& command) {
 std::optional<EarlyEnd> end_about_us(const OptionValues& options, CommandParser& parser) {
   if (options.flag("help")) return EarlyEnd{CtlExit::done, parser.help(), ""};
   if (options.flag("version")) {
-    return EarlyEnd{CtlExit::done,
-                    options.flag("json") ? "{\"name\": \"torchupctl\", \"version\": \"" TORCHUP_VERSION "\"}\n"
-                                         : "torchupctl " TORCHUP_VERSION "\n",
-                    ""};
+    const auto schemas = {SchemaNumber{"events_schema", event_schema}, SchemaNumber{"page_schema", job_page_schema}};
+    return EarlyEnd{CtlExit::done, version_answer("torchupctl", options.flag("json"), schemas), ""};
   }
   if (options.has("print-completion"))
     return EarlyEnd{CtlExit::done, *ctl_completion(options.text("print-completion")), ""};

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What torchupd writes to its log, and what it does not start with.
 
-usage: daemon_log_test.py TORCHUPD NO_LIBCRYPTO [unittest options]
+usage: daemon_log_test.py TORCHUPD [unittest options]
 """
 import fcntl
 import json
@@ -17,7 +17,6 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from torchupd import VALIDATE, Torchupd  # noqa: E402
 
 torchupd = sys.argv.pop(1)
-NO_LIBCRYPTO = sys.argv.pop(1)
 
 
 class Log(unittest.TestCase):
@@ -126,12 +125,6 @@ class Log(unittest.TestCase):
         ended = subprocess.run([torchupd, "--bind", "none", "--grace=0", "--max-silence=31536000", "--max-bytes=8GB"],
                                capture_output=True, timeout=20)
         self.assertIn(b"cannot listen", ended.stderr)
-
-    def test_a_token_without_libcrypto_is_told_at_the_start(self):
-        environment = {**os.environ, "LD_PRELOAD": NO_LIBCRYPTO, "TORCHUP_TOKEN": "a token of twenty-five..."}
-        ended = subprocess.run([torchupd, "--bind", "none"], env=environment, capture_output=True, timeout=20)
-        self.assertEqual(ended.returncode, 2)
-        self.assertIn(b"a job token needs libcrypto", ended.stderr)
 
     def test_words_that_are_none(self):
         for option, word in (("--log-level", "loud"), ("--log-format", "xml")):

@@ -1,5 +1,6 @@
 #include "rendezvous/net/io/token.hpp"
 
+#include <fmt/format.h>
 #include <grp.h>
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
@@ -77,6 +78,22 @@ struct TokenFile {
 };
 
 }  // namespace
+
+TEST_CASE("a proof is HMAC-SHA-256, whatever the key's length", "[net][token]") {
+  const auto hexadecimal = [](const Mac& mac) {
+    std::string text;
+    for (const auto byte : mac) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+    return text;
+  };
+  // RFC 4231, cases 1, 2 and 6.
+  REQUIRE(hexadecimal(hmac_sha256(std::string(20, '\x0b'), "Hi There")) ==
+          "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  REQUIRE(hexadecimal(hmac_sha256("Jefe", "what do ya want for nothing?")) ==
+          "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  REQUIRE(
+      hexadecimal(hmac_sha256(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First")) ==
+      "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
 
 TEST_CASE("a token file is its user's alone", "[net][token]") {
   const TokenFile file;

@@ -268,11 +268,6 @@ class Launcher(Job, unittest.TestCase):
                 self.assertRegex(done.stderr, "Resource temporarily unavailable|no more threads|no new thread")
             self.nothing_left()
 
-    def test_a_system_without_close_range_is_refused_with_the_oldest_kernel(self):
-        done = subprocess.run([sys.executable, "-c", WITHOUT_CALL, "436", TORCHUP, WORKER, "exit", "0"], capture_output=True, text=True, timeout=20)
-        self.assertEqual(done.returncode, 65, done.stderr)
-        self.assertRegex(done.stderr, r"^torchup: torchup needs Linux 5\.9 or newer, .*here: Linux ")
-
     @unittest.skipUnless(platform.machine() in EPOLL_CTL, "the number of epoll_ctl is not known here")
     def test_what_no_one_has_foreseen_is_an_internal_fault(self):
         done = subprocess.run([sys.executable, "-c", WITHOUT_CALL, EPOLL_CTL[platform.machine()], TORCHUP, WORKER, "note", self.notes, "wait"],

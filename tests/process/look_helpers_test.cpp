@@ -18,6 +18,7 @@
 
 #include "launcher/os/diagnosis/look_mail.hpp"
 #include "launcher/os/diagnosis/stack_helper.hpp"
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/worker/child_process.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/tracing.hpp"
@@ -180,7 +181,7 @@ TEST_CASE("workers let their agent's programs trace them", "[process][diagnosis]
     request.executable = "/bin/true";
     request.arguments = {"true"};
     const auto child = start_child(request);
-    ::_exit(child && reap(child->pidfd.get()) == -SIGSYS ? 0 : 1);
+    ::_exit(child && reap_child(child->pid) == -SIGSYS ? 0 : 1);
   }
   int status = 0;
   REQUIRE(::waitpid(agent, &status, 0) == agent);

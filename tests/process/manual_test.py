@@ -50,7 +50,7 @@ class Manual(unittest.TestCase):
     def test_version(self):
         plain, as_json = run("--version"), run("--version", "--json")
         self.assertEqual((plain.returncode, as_json.returncode), (0, 0))
-        self.assertEqual(plain.stdout, f"torchup {json.loads(as_json.stdout)['version']}\n")
+        self.assertEqual(plain.stdout, f"torchup {json.loads(as_json.stdout)['version']}\n")  # more of it: packages/daemon_test
 
     def test_dry_run_starts_nothing_and_shows_the_plan(self):
         done = run("--dry-run", "--nproc-per-node=3", "--max-restarts=2", "sh", "-c", "echo started")

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/machine/descendants.hpp"
 
 using namespace torchup;
@@ -69,7 +70,7 @@ class Scene {
       }
       pollfd ended{child->pidfd.get(), POLLIN, 0};
       REQUIRE(::poll(&ended, 1, 60'000) == 1);  // short programs: the loop may wait
-      exit_codes.push_back(reap(child->pidfd.get()));
+      exit_codes.push_back(reap_child(child->pid));
     });
   }
 

@@ -19,6 +19,7 @@
 
 #include "launcher/os/diagnosis/look_taker.hpp"
 #include "launcher/os/diagnosis/worker_view.hpp"
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/io/shared_page.hpp"
 #include "launcher/os/worker/child_process.hpp"
 #include "launcher/os/worker/worker_channel.hpp"
@@ -100,7 +101,7 @@ class TestWorker {
   TestWorker& operator=(const TestWorker&) = delete;
   ~TestWorker() {
     ::kill(-child_.pid, SIGKILL);
-    static_cast<void>(reap(child_.pidfd.get()));
+    static_cast<void>(reap_child(child_.pid));
   }
 
   void await_ready() {

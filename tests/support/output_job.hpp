@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "launcher/os/worker/child_process.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -71,12 +72,12 @@ class Child {
   ~Child() {
     if (!process_.pidfd) return;
     ::kill(process_.pid, SIGKILL);
-    static_cast<void>(reap(process_.pidfd.get()));
+    static_cast<void>(reap_child(process_.pid));
   }
   bool ended() {
     pollfd end{process_.pidfd.get(), POLLIN, 0};
     if (!process_.pidfd || ::poll(&end, 1, 0) == 0) return !process_.pidfd;
-    static_cast<void>(reap(process_.pidfd.get()));
+    static_cast<void>(reap_child(process_.pid));
     process_.pidfd.reset();
     return true;
   }

@@ -4,6 +4,7 @@
 
 #include "launcher/core/options/exit_codes.hpp"
 #include "launcher/core/options/option_table.hpp"
+#include "rendezvous/core/text/roff.hpp"
 
 namespace torchup {
 namespace {
@@ -110,21 +111,6 @@ std::string exit_status_section() {
 }
 
 }  // namespace
-
-std::string roff(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '\\') {
-      result += "\\e";
-    } else if (c == '-') {
-      result += "\\-";
-    } else {
-      result += c;
-    }
-  }
-  if (result.starts_with('.') || result.starts_with('\'')) result.insert(0, "\\&");
-  return result;
-}
 
 std::string manual_entry(const OptionSpec& option) {
   const std::string short_name = option.short_name ? fmt::format("\\fB\\-{}\\fR, ", option.short_name) : "";

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,8 @@
 #include <csignal>
 #include <string_view>
 #include <utility>
+
+#include "launcher/os/io/child_end.hpp"
 
 extern char** environ;
 
@@ -61,12 +61,10 @@ StackHelper::StackHelper(const std::string& program, std::vector<StackTarget> ta
 StackHelper::~StackHelper() {
   if (child_.pid <= 0) return;
   // Itself alone, by what cannot become another's: at the job's end the loop's thread may have reaped it.
-  ::syscall(SYS_pidfd_send_signal, child_.pidfd.get(), SIGKILL, nullptr, 0);
+  kill_child(child_.pid, child_.pidfd.get());
   pollfd ended{child_.pidfd.get(), POLLIN, 0};
   if (::poll(&ended, 1, milliseconds_until(std::chrono::steady_clock::now() + end_limit)) > 0) {
-    // No reap(), for the same reason.
-    siginfo_t info{};
-    static_cast<void>(::waitid(P_PIDFD, static_cast<id_t>(child_.pidfd.get()), &info, WEXITED | WNOHANG));
+    reap_if_ended(child_.pid, child_.pidfd.get());  // no waiting, for the same reason
   }
 }
 

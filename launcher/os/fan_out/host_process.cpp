@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "launcher/core/text/signals.hpp"
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/io/program_file.hpp"
 
 namespace torchup {
@@ -102,7 +103,7 @@ void HostProcess::read_said() {
 void HostProcess::wait_for_end() {
   ended_.async_wait(Descriptor::wait_read, [self = shared_from_this()](const boost::system::error_code& error) {
     if (error) return;
-    const int code = reap(self->ended_.native_handle());
+    const int code = reap_child(self->pid_);
     boost::system::error_code ignored;
     self->ended_.close(ignored);
     self->pid_ = -1;

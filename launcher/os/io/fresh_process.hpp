@@ -1,38 +1,27 @@
 #pragma once
 
-#include <sys/prctl.h>
-#include <unistd.h>
+#include <sys/types.h>
 
-#include <csignal>
-#include <filesystem>
+#include <string>
+#include <vector>
 
-#include "launcher/os/io/boost_process.hpp"
+#include "rendezvous/base/result.hpp"
 
 namespace torchup {
 
-/// Boost.Process's hook between fork and exec, for helpers: a group of their own, or a session, an end with us, and
-/// none of our signal handling.
+/// A child that is no worker: a helper, or what a user wants to be told by.
 struct FreshProcess {
-  pid_t parent = ::getpid();
-  bool own_session = false;
-
-  boost::system::error_code on_exec_setup(boost::process::v2::posix::default_launcher&, const std::filesystem::path&,
-                                          const char* const*&) const {
-    if (own_session) {
-      ::setsid();
-    } else {
-      ::setpgid(0, 0);
-    }
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(127);  // it died before it could take us along
-    struct sigaction by_default {};
-    by_default.sa_handler = SIG_DFL;
-    for (int number = 1; number < NSIG; ++number) ::sigaction(number, &by_default, nullptr);
-    sigset_t none;
-    ::sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    return {};
-  }
+  std::string executable;                ///< a path; PATH is not searched
+  std::vector<std::string> arguments;    ///< argv[0] included
+  std::vector<std::string> environment;  ///< "NAME=value" each; empty: ours
+  int in = -1, out = -1, err = -1;       ///< its descriptors 0, 1, 2, not owned; -1: /dev/null
+  bool own_session = false;              ///< else a process group of its own
 };
+
+/// Starts it, with the signals of a fresh process and none of our descriptors. It gets SIGKILL when the calling thread
+/// ends. Whoever calls reaps it.
+///
+/// Errors: the system's, when there is no new process or it cannot be executed.
+[[nodiscard]] Result<pid_t> start_fresh(const FreshProcess& process);
 
 }  // namespace torchup

@@ -2,107 +2,97 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/experimental/awaitable_operators.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/readable_pipe.hpp>
-#include <boost/system/system_error.hpp>
+#include <algorithm>
+#include <array>
+#include <boost/system/errc.hpp>
+#include <cerrno>
+#include <chrono>
 #include <csignal>
-#include <optional>
+#include <cstdint>
+#include <span>
 
-#include "launcher/os/io/boost_process.hpp"
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/io/fresh_process.hpp"
-#include "rendezvous/net/io/asio.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
 namespace {
 
-namespace bp = boost::process::v2;
-using HelperProcess = bp::basic_process<asio::io_context::executor_type>;
-
 /// How long a killed helper may take to go.
 constexpr Duration helper_kill_limit = std::chrono::seconds{1};
+constexpr std::int64_t helper_poll_ms_max = 60'000;
 
-/// One helper, from its start to its end, on a loop that nobody else uses.
-class Asking {
- public:
-  explicit Asking(const Helper& helper) : helper_{helper} {}
+int helper_milliseconds(TimePoint until) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, helper_poll_ms_max));
+}
 
-  Result<std::string> run() {
-    if (auto started = start(); !started) return started.error();
-    try {
-      spawn(loop_, "ask a helper", ask());
-      loop_.run();
-    } catch (...) {  // the system gives no descriptor, or no memory: nobody is left who would end it
-      ::kill(-child_->id(), SIGKILL);
-      throw;
+/// Whether one of them is readable by then.
+bool readable_by(std::span<pollfd> places, TimePoint until) {
+  for (;;) {
+    const int left = helper_milliseconds(until);
+    const int ready = ::poll(places.data(), places.size(), left);
+    if (ready > 0) return true;
+    if (ready == 0 && std::chrono::steady_clock::now() >= until) return false;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+/// Its end, or as much as we take.
+Result<std::string> answer_of_helper(const Helper& helper, int out) {
+  const TimePoint until = std::chrono::steady_clock::now() + helper.limit;
+  std::string text;
+  std::array<char, 4096> part{};
+  while (text.size() < helper.answer_bytes_max) {
+    std::array<pollfd, 2> places{pollfd{out, POLLIN, 0}, pollfd{helper.cancelled, POLLIN, 0}};
+    if (!readable_by({places.data(), helper.cancelled < 0 ? std::size_t{1} : std::size_t{2}}, until)) {
+      return Error{make_error_code(boost::system::errc::timed_out), "no answer in time"};
     }
-    return std::move(answer_);
-  }
-
- private:
-  /// Our copy of the pipe's end for writing is gone when this returns: only the helper holds one.
-  Result<> start() {
-    bp::process_stdio streams{nullptr, out_, nullptr};
-    boost::system::error_code error;
-    bp::posix::default_launcher launcher;
-    child_.emplace(
-        launcher(loop_.get_executor(), error, helper_.executable, helper_.arguments, streams, FreshProcess{}));
-    if (error) return Error{error, fmt::format("no helper {}", helper_.executable)};
-    return {};
-  }
-
-  Task<> ask() {
-    answer_ = co_await within(helper_.limit, read_answer());
-    if (helper_.farewell > Duration{0}) {
-      ::kill(child_->id(), SIGTERM);
-      static_cast<void>(co_await within(helper_.farewell, end()));
+    if (places[1].revents != 0) {
+      return Error{make_error_code(boost::system::errc::operation_canceled), "nobody wants the answer any more"};
     }
-    ::kill(-child_->id(), SIGKILL);
-    const auto ended = co_await within(helper_kill_limit, end());
-    if (!ended) static_cast<void>(child_->detach());
+    const ssize_t size = ::read(out, part.data(), std::min(part.size(), helper.answer_bytes_max - text.size()));
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) break;
+    text.append(part.data(), static_cast<std::size_t>(size));
   }
-
-  Task<Result<std::string>> read_answer() {
-    std::string text;
-    auto buffer = asio::dynamic_buffer(text, helper_.answer_bytes_max);
-    if (helper_.cancelled < 0) {
-      co_await asio::async_read(out_, buffer, Token{});  // its end, or as much as we take
-      co_return text;
-    }
-    using namespace asio::experimental::awaitable_operators;
-    const int copy = ::fcntl(helper_.cancelled, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) co_return system_error("a way to cancel a helper");
-    asio::posix::stream_descriptor cancelled{loop_, copy};
-    auto first = co_await (asio::async_read(out_, buffer, Token{}) ||
-                           cancelled.async_wait(asio::posix::stream_descriptor::wait_read, Token{}));
-    if (first.index() == 0) co_return text;
-    co_return Error{make_error_code(boost::system::errc::operation_canceled), "nobody wants the answer any more"};
-  }
-
-  Task<Result<>> end() {
-    co_await child_->async_wait(Token{});
-    co_return Result<>{};
-  }
-
-  const Helper& helper_;
-  asio::io_context loop_{1};
-  asio::readable_pipe out_{loop_};
-  std::optional<HelperProcess> child_;
-  Result<std::string> answer_ = std::string{};
-};
+  return text;
+}
 
 }  // namespace
 
 Result<std::string> ask_helper(const Helper& helper) {
-  try {
-    return Asking{helper}.run();
-  } catch (const boost::system::system_error& error) {
-    return Error{error.code(), fmt::format("no helper {}", helper.executable)};
+  const std::string what = fmt::format("no helper {}", helper.executable);
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return system_error(what);
+  const UniqueFd out{ends[0]};
+  UniqueFd its_own{ends[1]};
+  FreshProcess process;
+  process.executable = helper.executable;
+  process.arguments = helper.arguments;
+  process.arguments.insert(process.arguments.begin(), helper.executable);
+  process.out = its_own.get();
+  const auto pid = start_fresh(process);
+  if (!pid) return Error{pid.error().code, what};
+  its_own.reset();  // only the helper holds one
+  const auto end = watch_child(*pid);
+  if (!end) {
+    ::kill(-*pid, SIGKILL);
+    reap_if_ended(*pid, -1);
+    return Error{end.error().code, what};
   }
+  auto answer = answer_of_helper(helper, out.get());
+  pollfd ended{end->get(), POLLIN, 0};
+  if (helper.farewell > Duration{0}) {
+    ::kill(*pid, SIGTERM);
+    static_cast<void>(readable_by({&ended, 1}, std::chrono::steady_clock::now() + helper.farewell));
+  }
+  ::kill(-*pid, SIGKILL);
+  if (readable_by({&ended, 1}, std::chrono::steady_clock::now() + helper_kill_limit)) reap_if_ended(*pid, end->get());
+  return answer;
 }
 
 }  // namespace torchup

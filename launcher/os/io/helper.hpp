@@ -23,7 +23,7 @@ struct Helper {
 /// never will. It reads nothing, its stderr goes nowhere, it has the signals of a fresh process and dies with us. One
 /// that not even SIGKILL ends (it sleeps in a driver) is left to whoever reaps our children.
 ///
-/// By Boost.Process, as every child that is no worker. It blocks the thread that calls it, and dies with that one.
+/// It blocks the thread that calls it, and dies with that one.
 ///
 /// Errors: errc::timed_out, errc::operation_canceled; the system's when it cannot be started or heard.
 [[nodiscard]] Result<std::string> ask_helper(const Helper& helper);

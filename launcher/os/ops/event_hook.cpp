@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "launcher/core/text/signals.hpp"
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/io/fresh_process.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/machine/own_environment.hpp"
@@ -21,28 +21,8 @@
 namespace torchup {
 namespace {
 
-namespace bp = boost::process::v2;
-
 /// What earlier commands have left behind is told from workers' by its session, for so many of them.
 constexpr std::size_t sessions_kept_max = 16;
-
-/// The environment of a command.
-class Environment {
- public:
-  explicit Environment(std::vector<std::string> variables) : variables_{std::move(variables)} {
-    for (const std::string& variable : variables_) pointers_.push_back(variable.c_str());
-    pointers_.push_back(nullptr);
-  }
-  boost::system::error_code on_setup(bp::posix::default_launcher& launcher, const std::filesystem::path&,
-                                     const char* const*&) const {
-    launcher.env = pointers_.data();
-    return {};
-  }
-
- private:
-  std::vector<std::string> variables_;
-  std::vector<const char*> pointers_;
-};
 
 std::vector<std::string> with_variables(const std::vector<std::pair<std::string, std::string>>& own) {
   std::vector<std::string> all = own_environment();
@@ -71,7 +51,7 @@ std::string problem_of_end(int status) {
 }  // namespace
 
 struct EventHook::Child {
-  Child(asio::io_context& loop, pid_t of, UniqueFd pidfd) : pid{of}, watch{loop, pidfd.release()} {}
+  Child(asio::io_context& loop, pid_t of, UniqueFd end) : pid{of}, watch{loop, end.release()} {}
   pid_t pid;
   asio::posix::stream_descriptor watch;
 };
@@ -142,27 +122,23 @@ Result<std::shared_ptr<EventHook::Child>> EventHook::start(const hook::Start& ac
     if (!streams) return streams.error();
     output_ = std::move((*streams)[1]);
   }
-  const Environment environment{with_variables({{"TORCHUP_EVENT", action.name},
-                                                {"TORCHUP_RUN_ID", config_.rendezvous.run_id.value()},
-                                                {"TORCHUP_HOST", host_}})};
-  bp::process_stdio streams{line->get(), output_->get(), output_->get()};
-  bp::posix::default_launcher launcher;
-  boost::system::error_code error;
-  const std::vector<std::string> arguments{"-c", config_.output.on_event.command};
-  FreshProcess apart;
-  apart.own_session = true;
-  auto process =
-      launcher(aside_.get_executor(), error, std::filesystem::path{"/bin/sh"}, arguments, streams, environment, apart);
-  if (error) return Error{error, "it cannot be started"};
-  const pid_t pid = process.id();
-  UniqueFd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
-  static_cast<void>(process.detach());  // it is reaped here
-  if (!pidfd) {
-    const Error unwatched = system_error("it cannot be watched");
-    ::kill(-pid, SIGKILL);
-    return unwatched;
+  const FreshProcess command{.executable = "/bin/sh",
+                             .arguments = {"/bin/sh", "-c", config_.output.on_event.command},
+                             .environment = with_variables({{"TORCHUP_EVENT", action.name},
+                                                            {"TORCHUP_RUN_ID", config_.rendezvous.run_id.value()},
+                                                            {"TORCHUP_HOST", host_}}),
+                             .in = line->get(),
+                             .out = output_->get(),
+                             .err = output_->get(),
+                             .own_session = true};
+  const auto pid = start_fresh(command);
+  if (!pid) return Error{pid.error().code, "it cannot be started"};
+  auto end = watch_child(*pid);
+  if (!end) {
+    ::kill(-*pid, SIGKILL);
+    return Error{end.error().code, "it cannot be watched"};
   }
-  return std::make_shared<Child>(loop_, pid, std::move(pidfd));
+  return std::make_shared<Child>(loop_, *pid, *std::move(end));
 }
 
 void EventHook::watch(const std::shared_ptr<Child>& child) {

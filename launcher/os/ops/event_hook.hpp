@@ -56,7 +56,6 @@ class EventHook {
   void arm();
 
   asio::io_context& loop_;
-  asio::io_context aside_{1};  ///< that forks: nothing of ours waits in it
   const LaunchConfig& config_;
   const std::string host_;
   const Hooks hooks_;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/worker/attempt_cgroup.hpp"
 #include "rendezvous/base/exit_codes.hpp"
@@ -30,6 +30,7 @@ namespace {
 
 constexpr const char* program_of_helper = "/proc/self/exe";
 constexpr std::int64_t poll_ms_max = 60'000;
+constexpr std::int64_t look_again_ms = 10;
 /// Who is stopped starts nobody any more; so often the others are looked for.
 constexpr int looks_max = 64;
 
@@ -91,18 +92,24 @@ std::vector<pid_t> stop_all(pid_t outer, pid_t inner) {
   return stopped;
 }
 
-UniqueFd pidfd_of(pid_t pid) { return UniqueFd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))}; }
+/// A process that is no child of ours; empty where there are no pidfds, or no such process.
+UniqueFd pidfd_of(pid_t pid) {
+  auto watched = has_pidfds() ? watch_child(pid) : Result<UniqueFd>{UniqueFd{}};
+  return watched ? *std::move(watched) : UniqueFd{};
+}
 
-/// Until the time is over, or one of them is gone: whoever stands still cannot see that himself.
-void sleep_beside(std::span<const UniqueFd> launcher, std::chrono::milliseconds time) {
+/// Until the time is over, or one of them is gone: whoever stands still cannot see that himself. `watched` are their
+/// pidfds; where there are none, they are looked for again and again.
+void sleep_beside(const std::array<pid_t, 2>& launcher, std::span<const UniqueFd> watched,
+                  std::chrono::milliseconds time) {
   const TimePoint end = std::chrono::steady_clock::now() + time;
-  std::vector<pollfd> watched;
-  for (const UniqueFd& process : launcher) watched.push_back({process.get(), POLLIN, 0});
+  std::vector<pollfd> places;
+  for (const UniqueFd& process : watched) places.push_back({process.get(), POLLIN, 0});  // a poll passes over -1
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return;
-    if (::poll(watched.data(), watched.size(), static_cast<int>(std::min<std::int64_t>(left.count(), poll_ms_max))) > 0)
-      return;
+    if (left.count() <= 0 || std::ranges::any_of(launcher, [](pid_t pid) { return ::kill(pid, 0) != 0; })) return;
+    const std::int64_t step = has_pidfds() ? poll_ms_max : look_again_ms;
+    if (::poll(places.data(), places.size(), static_cast<int>(std::min<std::int64_t>(left.count(), step))) > 0) return;
   }
 }
 
@@ -123,13 +130,12 @@ Result<NodeFaultHelper> strike_node(pid_t outer, const std::string& cgroup_tag, 
   const int failure =
       ::posix_spawn(&pid, program_of_helper, apart.actions(), apart.attributes(), arguments.data(), environ);
   if (failure != 0) return system_error(failure, "no process that could bring about the fault");
-  UniqueFd pidfd = pidfd_of(pid);
-  if (!pidfd) {
-    const Error error = system_error("the process that brings about the fault cannot be watched");
+  auto end = watch_child(pid);
+  if (!end) {
     ::kill(pid, SIGKILL);
-    return error;
+    return Error{end.error().code, "the process that brings about the fault cannot be watched"};
   }
-  return NodeFaultHelper{pid, std::move(pidfd)};
+  return NodeFaultHelper{pid, *std::move(end)};
 }
 
 int bring_about_node_fault(char** words) {
@@ -142,7 +148,7 @@ int bring_about_node_fault(char** words) {
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  const std::array launcher{pidfd_of(outer), pidfd_of(inner)};
+  const std::array watched{pidfd_of(outer), pidfd_of(inner)};
   const std::vector<pid_t> stopped = stop_all(outer, inner);
   if (lasts_ms == 0) {
     // The outer process last: when it is seen to have ended, nobody is left.
@@ -156,7 +162,7 @@ int bring_about_node_fault(char** words) {
     remove_attempt_cgroups(words[5]);
     return 0;
   }
-  if (launcher[0] && launcher[1]) sleep_beside(launcher, std::chrono::milliseconds{lasts_ms});
+  sleep_beside({outer, inner}, watched, std::chrono::milliseconds{lasts_ms});
   for (auto pid = stopped.rbegin(); pid != stopped.rend(); ++pid) ::kill(*pid, SIGCONT);
   return 0;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "launcher/core/text/signals.hpp"
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/rehearsal/starter_link.hpp"
 
@@ -135,7 +136,7 @@ int NodeProcess::end(ShownStreams& shown) {
       read_stream(i, shown.at(i));
     }
   }
-  const int code = reap(pidfd_.get());
+  const int code = reap_child(pid_);
   pidfd_.reset();
   return code < 0 ? shell_code(-code) : code;
 }

@@ -1,5 +1,6 @@
 #include "launcher/os/worker/child_process.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/sched.h>
@@ -7,17 +8,19 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <system_error>
 
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/machine/cpus.hpp"
 
 namespace torchup {
@@ -47,7 +50,34 @@ struct Launch {
 namespace {
 
 constexpr int pid_width = 10;
-constexpr std::string_view oldest_kernel = "5.9";
+constexpr std::pair<int, int> oldest_kernel{4, 18};
+
+#if defined(SYS_close_range)
+constexpr long close_range_call = SYS_close_range;
+#else
+constexpr long close_range_call = 436;
+#endif
+
+/// What we were started with would be inherited by workers where the kernel does not close it for them.
+void keep_from_children() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder{::opendir("/proc/self/fd"), ::closedir};
+  while (const dirent* const entry = folder ? ::readdir(folder.get()) : nullptr) {
+    const std::string_view name{entry->d_name};
+    int file = -1;
+    std::from_chars(name.data(), name.data() + name.size(), file);
+    if (file > STDERR_FILENO) ::fcntl(file, F_SETFD, FD_CLOEXEC);
+  }
+}
+
+/// Once, before the first child: a number that no descriptor has closes nothing, and tells whether the call is there.
+void prepare_descriptors() {
+  static const bool prepared = [] {
+    constexpr unsigned none = std::numeric_limits<unsigned>::max();
+    if (::syscall(close_range_call, none, none, 0U) != 0) keep_from_children();
+    return true;
+  }();
+  static_cast<void>(prepared);
+}
 
 int give_up(Launch& launch, const char* call) {
   launch.failed_call = call;
@@ -99,7 +129,7 @@ int install(int from, int to) {
   for (int target = 0; target < targets; ++target) {
     int& source = wanted[static_cast<std::size_t>(target)];
     if (source < 0 || source >= targets || source == target) continue;
-    source = ::fcntl(source, F_DUPFD, targets);
+    source = ::fcntl(source, F_DUPFD_CLOEXEC, targets);
     if (source < 0) return give_up(launch, "dup");
   }
   unsigned first_closed = 3;
@@ -114,8 +144,8 @@ int install(int from, int to) {
     pid_t pid = ::getpid();
     for (int digit = pid_width - 1; digit >= 0; --digit, pid /= 10) digits[digit] = static_cast<char>('0' + pid % 10);
   }
-  if (::syscall(SYS_close_range, first_closed, std::numeric_limits<unsigned>::max(), 0U) != 0)
-    return give_up(launch, "close_range");
+  // Where the kernel lacks this call, all of them are close-on-exec.
+  ::syscall(close_range_call, first_closed, std::numeric_limits<unsigned>::max(), 0U);
   if (request.heritage && ::setrlimit(RLIMIT_NOFILE, &request.heritage->descriptor_limit) != 0)
     return give_up(launch, "setrlimit");
 
@@ -142,7 +172,10 @@ constexpr auto clone_child = &::clone;
 /// the kernel waits until all processors have seen it. The C library has no function for this, only the bare system
 /// call, from which the child returns onto an empty stack: so it must not return at all. -1 where it cannot be done.
 pid_t clone_into_cgroup(Launch& launch, ChildStack& stack, int& pidfd) {
-#if defined(__x86_64__)
+#if !defined(__x86_64__) && !defined(__aarch64__)
+  static_cast<void>(launch), static_cast<void>(stack), static_cast<void>(pidfd);
+  return -1;
+#else
   clone_args request{};
   request.flags = clone_flags | CLONE_INTO_CGROUP;
   request.pidfd = reinterpret_cast<std::uintptr_t>(&pidfd);
@@ -150,6 +183,7 @@ pid_t clone_into_cgroup(Launch& launch, ChildStack& stack, int& pidfd) {
   request.stack = reinterpret_cast<std::uintptr_t>(stack.data());
   request.stack_size = stack.size();
   request.cgroup = static_cast<std::uint64_t>(launch.request.cgroup);
+#if defined(__x86_64__)
   long result = SYS_clone3;
   asm volatile(
       "syscall\n\t"
@@ -166,9 +200,24 @@ pid_t clone_into_cgroup(Launch& launch, ChildStack& stack, int& pidfd) {
       : "D"(&request), "S"(sizeof request), [launch] "r"(&launch), [run] "r"(&run_child), [exit] "i"(SYS_exit_group)
       : "rcx", "r11", "memory", "cc");
   return result < 0 ? -1 : static_cast<pid_t>(result);
-#else
-  static_cast<void>(launch), static_cast<void>(stack), static_cast<void>(pidfd);
-  return -1;
+#elif defined(__aarch64__)
+  register long result asm("x0") = reinterpret_cast<long>(&request);
+  register long size asm("x1") = sizeof request;
+  register long call asm("x8") = SYS_clone3;
+  asm volatile(
+      "svc #0\n\t"
+      "cbnz x0, 1f\n\t"
+      "mov x0, %[launch]\n\t"
+      "blr %[run]\n\t"
+      "mov x8, %[exit]\n\t"
+      "svc #0\n\t"
+      "brk #0\n"
+      "1:"
+      : "+r"(result), "+r"(size), "+r"(call)
+      : [launch] "r"(&launch), [run] "r"(&run_child), [exit] "i"(SYS_exit_group)
+      : "x30", "memory", "cc");
+  return result < 0 ? -1 : static_cast<pid_t>(result);
+#endif
 #endif
 }
 
@@ -248,6 +297,7 @@ Result<ChildProcess> start_child(const ChildRequest& request, ChildBirth* birth)
   if (request.page >= 0) lines[0] = line(worker_page_variable, request.page_address);
   if (request.channel) lines[1] = line(worker_channel_variable, request.channel_address);
   if (!request.own_address.empty()) lines[2] = line_without_pid(request.own_address);
+  prepare_descriptors();
   const auto arguments = arguments_of(request);
   const auto environment = environment_of(request, lines);
   std::array<char*, 3> pid_digits{};
@@ -265,7 +315,12 @@ Result<ChildProcess> start_child(const ChildRequest& request, ChildBirth* birth)
     const SignalsBlocked blocked;
     if (request.cgroup >= 0) pid = clone_into_cgroup(launch, stack, pidfd);
     launch.join_cgroup = request.cgroup >= 0 && pid < 0;
-    if (pid < 0) pid = clone_child(run_child, stack.data() + stack.size(), clone_flags | SIGCHLD, &launch, &pidfd);
+    const auto clone_with = [&](unsigned long long flags) {
+      return clone_child(run_child, stack.data() + stack.size(), static_cast<int>(flags | SIGCHLD), &launch, &pidfd);
+    };
+    if (pid < 0) pid = clone_with(clone_flags);
+    // An old kernel passes over the flag of a pidfd; a filter may know no such flag.
+    if (pid < 0 && (errno == EINVAL || errno == EPERM)) pid = clone_with(clone_flags & ~CLONE_PIDFD);
   }
   if (pid < 0) return system_error("no new process for " + request.executable);
   if (birth) {
@@ -273,31 +328,37 @@ Result<ChildProcess> start_child(const ChildRequest& request, ChildBirth* birth)
     birth->pid_ = 0;
   }
   ChildProcess child{pid, UniqueFd{pidfd}, ""};
+  if (pidfd < 0 || !has_pidfds()) {
+    auto end = watch_child(pid);
+    if (!end) {
+      ::kill(pid, SIGKILL);
+      static_cast<void>(reap_child(pid));
+      return end.error();
+    }
+    child.pidfd = *std::move(end);
+  }
   if (launch.cgroup_error != 0) child.outside_cgroup = std::generic_category().message(launch.cgroup_error);
   if (launch.error == 0) return child;
-  static_cast<void>(reap(pidfd));
+  static_cast<void>(reap_child(pid));
   std::string what = request.executable;
   if (std::string{launch.failed_call} != "execve") what += std::string{": "} + launch.failed_call;
   return system_error(launch.error, what);
 }
 
 Result<> check_kernel() {
-  // The youngest of the calls that a start needs. A number that no descriptor has: nothing is closed.
-  if (::syscall(SYS_close_range, std::numeric_limits<unsigned>::max(), std::numeric_limits<unsigned>::max(), 0U) == 0)
-    return {};
   utsname system{};
   ::uname(&system);
-  return system_error(fmt::format(
-      "torchup needs Linux {} or newer, and a container that allows its system call close_range (here: Linux {})",
-      oldest_kernel, system.release));
+  return check_release(system.release);
 }
 
-int reap(int pidfd) {
-  siginfo_t info{};
-  while (::waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED) != 0) {
-    if (errno != EINTR) throw std::system_error{errno, std::system_category(), "waitid on a worker's pidfd"};
-  }
-  return info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
+Result<> check_release(std::string_view release) {
+  std::pair<int, int> version{};
+  const char* const end = release.data() + release.size();
+  const auto major = std::from_chars(release.data(), end, version.first);
+  if (major.ec != std::errc{} || major.ptr == end || *major.ptr != '.') return {};
+  if (std::from_chars(major.ptr + 1, end, version.second).ec != std::errc{} || version >= oldest_kernel) return {};
+  return fail(errc::refused, fmt::format("Linux {}.{} is too old: torchup needs {}.{}", version.first, version.second,
+                                         oldest_kernel.first, oldest_kernel.second));
 }
 
 }  // namespace torchup

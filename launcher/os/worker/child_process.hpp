@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rendezvous/base/cpu_set.hpp"
@@ -57,7 +58,7 @@ struct ChildRequest {
 /// A started child: leader of its own session and process group.
 struct ChildProcess {
   pid_t pid = -1;
-  UniqueFd pidfd;              ///< readable when the child has ended
+  UniqueFd pidfd;  ///< readable when the child has ended (os/io/child_end); where there are no pidfds, a pipe's end
   std::string outside_cgroup;  ///< why it is not in the cgroup of the request; empty: it is, or none was asked for
   UniqueFd channel = {};       ///< our end of its channel; empty: it has none
 };
@@ -85,28 +86,31 @@ class ChildBirth {
 /// nothing else. Its descriptors above 2, page and channel apart, are closed, its signals unblocked and by default but
 /// for those that its heritage ignores.
 ///
-/// This is not Boost.Process, by which all other children are started (os/io/helper). Of its launchers in 1.81 the one
-/// that forks copies the page tables for each worker, and the one that vforks cannot be used beside a loop: in the
-/// child it tells Asio of the fork, which replaces the loop's epoll descriptor in the memory that both share (the next
-/// process handle is refused with EINVAL), and a failed exec runs our exit handlers there. Median milliseconds from the
-/// first start to the last end of `/bin/true`, two cores under load, a parent of 4 (of 32) MiB:
+/// This is not os/io/fresh_process, by which children that are no workers are started, nor Boost.Process. Of the
+/// latter's launchers in 1.81 the one that forks copies the page tables for each worker, and the one that vforks cannot
+/// be used beside a loop: in the child it tells Asio of the fork, which replaces the loop's epoll descriptor in the
+/// memory that both share (the next process handle is refused with EINVAL), and a failed exec runs our exit handlers
+/// there. Median milliseconds from the first start to the last end of `/bin/true`, two cores under load, a parent of 4
+/// (of 32) MiB:
 ///
 ///                        2 children    8, as in a restart    256
 ///   default_launcher     4.0 (9.7)     27 (44)               901 (2100)
 ///   this, one thread     2.0 (3.4)     16 (15)               359 (467)
 ///   this, three threads  3.9 (3.9)     7.7 (7.2)             113 (125)
 ///
-/// Where the system does not let a child be born in `cgroup` (a seccomp filter without clone3, a processor other than
-/// x86-64, for which nobody has written the call), it joins it before it executes anything, which takes longer.
+/// Where the system does not let a child be born in `cgroup` (Linux before 5.7, a seccomp filter without clone3, a
+/// processor other than x86-64 and AArch64, for which nobody has written the call), it joins it before it executes
+/// anything, which takes longer.
+///
+/// Linux 4.18 is enough: without pidfds the end is told as os/io/child_end says; without close_range what we were
+/// started with is made close-on-exec at the first start, as all that is ours is.
 ///
 /// Errors: the system's, with the path and the call that failed.
 [[nodiscard]] Result<ChildProcess> start_child(const ChildRequest& request, ChildBirth* birth = nullptr);
 
-/// Whether this system can start children. Errors: the system's, with the oldest kernel that can.
+/// Whether this system can start children. Errors: errc::refused for a kernel that is too old.
 [[nodiscard]] Result<> check_kernel();
-
-/// How the child of `pidfd` ended: its exit code, or the negative signal number. Call it once, when `pidfd` is
-/// readable.
-[[nodiscard]] int reap(int pidfd);
+/// The same of a release as uname(2) says it, "4.18.0-553.el8.x86_64". One that is no number is taken for new.
+[[nodiscard]] Result<> check_release(std::string_view release);
 
 }  // namespace torchup

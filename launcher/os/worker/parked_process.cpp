@@ -1,8 +1,6 @@
 #include "launcher/os/worker/parked_process.hpp"
 
 #include <fmt/format.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <boost/asio/post.hpp>
@@ -13,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/io/packet.hpp"
 #include "launcher/os/machine/process_stat.hpp"
 
@@ -104,18 +103,17 @@ void ParkedProcess::hear(const std::string& text, pid_t sender) {
 }
 
 void ParkedProcess::has_pid(pid_t pid) {
-  const auto pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  if (pidfd < 0) return;  // it has ended before it could park: its end of the pair says so
+  auto watched = watch_child(pid);
+  if (!watched) return;  // it has ended before it could park: its end of the pair says so
   pid_ = pid;
-  process_.assign(pidfd);
+  process_.assign(watched->release());
   process_.async_wait(Descriptor::wait_read, [this](boost::system::error_code error) {
     if (error || state_ == State::started) return;
     // A short program may have come to its end before we knew of its start.
     static_cast<void>(read());
     if (state_ == State::started) return tell();
-    siginfo_t info{};
     // One that ended before it was our child is an orphan as others are, and reaped with them.
-    static_cast<void>(::waitid(P_PIDFD, static_cast<id_t>(process_.native_handle()), &info, WEXITED | WNOHANG));
+    reap_if_ended(pid_, process_.native_handle());
     pid_ = 0;
     if (channel_.is_open()) channel_.close();
     state_ = State::gone;
@@ -164,7 +162,7 @@ void ParkedProcess::send_kill() {
   // Until it has parked its pid is hearsay: only a child of ours is killed.
   const auto stat = pid_ > 0 ? process_stat(pid_) : std::nullopt;
   if (!stat || stat->parent != ::getpid()) return;
-  static_cast<void>(::syscall(SYS_pidfd_send_signal, process_.native_handle(), SIGKILL, nullptr, 0));
+  kill_child(pid_, process_.native_handle());
 }
 
 }  // namespace torchup

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "launcher/core/text/stored_zip.hpp"
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/io/packet.hpp"
 #include "launcher/os/worker/template_requests.hpp"
 #include "launcher/os/worker/worker_channel.hpp"
@@ -143,7 +144,7 @@ void TemplateProcess::on_ended() {
     }
     control_.close();
   }
-  const int exit_code = reap(process_.native_handle());
+  const int exit_code = reap_child(pid_);
   process_.close();
   pid_ = 0;
   hooks_.reaped();

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <utility>
 
+#include "launcher/os/io/child_end.hpp"
 #include "launcher/os/machine/descendants.hpp"
 
 namespace torchup {
@@ -19,7 +20,7 @@ Worker::Worker(asio::io_context& loop, WorkerId id, ChildProcess child, std::opt
   watch_.async_wait(Descriptor::wait_read, [this, ended = std::move(listener.ended)](boost::system::error_code error) {
     if (error) return;
     const auto tell = std::move(ended);
-    tell(reap(watch_.native_handle()));
+    tell(reap_child(pid()));
   });
 }
 

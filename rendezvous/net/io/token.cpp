@@ -1,10 +1,8 @@
 #include "rendezvous/net/io/token.hpp"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
+#include <sodium/crypto_auth_hmacsha256.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +13,6 @@
 #include <cstring>
 #include <filesystem>
 #include <set>
-#include <stdexcept>
 #include <system_error>
 #include <vector>
 
@@ -24,45 +21,16 @@
 
 namespace torchup {
 
-namespace {
-
-/// libcrypto, loaded when the first token is proved: its 20,000 relocations cost every start a quarter of its time
-/// otherwise, with a token or without.
-struct Crypto {
-  Crypto() {
-    void* const library = ::dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL);
-    if (!library) throw std::runtime_error{std::string{"a job token needs libcrypto: "} + ::dlerror()};
-    hmac = reinterpret_cast<decltype(hmac)>(::dlsym(library, "HMAC"));
-    sha256 = reinterpret_cast<decltype(sha256)>(::dlsym(library, "EVP_sha256"));
-    if (!hmac || !sha256) throw std::runtime_error{"libcrypto.so.3 lacks HMAC-SHA-256"};
-  }
-  decltype(&::HMAC) hmac = nullptr;
-  decltype(&::EVP_sha256) sha256 = nullptr;
-};
-
-const Crypto& crypto() {
-  static const Crypto loaded;
-  return loaded;
-}
-
-}  // namespace
-
-Result<> prepare_proofs() {
-  try {
-    (void)crypto();
-    return {};
-  } catch (const std::runtime_error& error) {
-    return fail(errc::refused, error.what());
-  }
-}
-
 Mac hmac_sha256(std::string_view key, std::string_view text) {
+  static_assert(std::tuple_size_v<Mac> == crypto_auth_hmacsha256_BYTES);
+  const auto bytes = [](std::string_view words) { return reinterpret_cast<const unsigned char*>(words.data()); };
   Mac mac{};
-  unsigned int length = 0;
-  const auto* bytes =
-      crypto().hmac(crypto().sha256(), key.data(), static_cast<int>(key.size()),
-                    reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(), &length);
-  if (!bytes || length != mac.size()) throw std::runtime_error{"libcrypto gave no HMAC-SHA-256"};
+  // No sodium_init: it chooses between implementations for other functions, and this one has a single one.
+  crypto_auth_hmacsha256_state state;
+  crypto_auth_hmacsha256_init(&state, bytes(key), key.size());
+  crypto_auth_hmacsha256_update(&state, bytes(text), text.size());
+  crypto_auth_hmacsha256_final(&state, mac.data());
+  ::explicit_bzero(&state, sizeof state);
   return mac;
 }
 
@@ -109,10 +77,8 @@ bool is_credential(const std::filesystem::path& path) {
   return std::filesystem::equivalent(path.parent_path(), directory, error) && !error;
 }
 
-}  // namespace
-
-Result<std::string> read_token_file(const std::string& path) {
-  const std::string what = "token file " + path;
+/// What the file holds, without the line end.
+Result<std::string> token_text(const std::string& path, const std::string& what) {
   const UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (!file) return system_error(what);
   struct stat status {};
@@ -131,7 +97,28 @@ Result<std::string> read_token_file(const std::string& path) {
   if (count < 0) return system_error(what);
   token.resize(static_cast<std::size_t>(count));
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  return checked_token(std::move(token), what);
+  return token;
+}
+
+}  // namespace
+
+Result<std::string> read_token_file(const std::string& path) {
+  const std::string what = "token file " + path;
+  auto token = token_text(path, what);
+  return token ? checked_token(*std::move(token), what) : token;
+}
+
+Result<std::string> read_credential(std::string_view name) {
+  const char* const directory = std::getenv("CREDENTIALS_DIRECTORY");
+  if (!directory || !*directory) return std::string{};
+  const std::string path = fmt::format("{}/{}", directory, name);
+  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::string{};
+  const std::string what = "credential " + path;
+  auto token = token_text(path, what);
+  if (!token || token->find_first_not_of(" \t\r\n") != std::string::npos) {
+    return token ? checked_token(*std::move(token), what) : token;
+  }
+  return std::string{};
 }
 
 Result<std::string> checked_token(std::string token, std::string_view source) {

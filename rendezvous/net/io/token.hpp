@@ -6,12 +6,10 @@
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
 
-/// Proof of the job's secret: HMAC-SHA-256 by libcrypto.
+/// Proof of the job's secret: HMAC-SHA-256 by libsodium, which is inside of our programs: a machine without OpenSSL, or
+/// with one of another age, has jobs with a token too.
 namespace torchup {
 
-/// Loads libcrypto, which what follows needs and would load itself. Errors: errc::refused where there is none, so that
-/// a program that has a token can say so before it serves anybody.
-[[nodiscard]] Result<> prepare_proofs();
 [[nodiscard]] Mac hmac_sha256(std::string_view key, std::string_view text);
 /// Whether two proofs are the same; as same_secret.
 [[nodiscard]] bool same(const Mac& left, const Mac& right);
@@ -39,6 +37,11 @@ inline constexpr std::size_t token_bytes_max = 4096;
 /// Errors: the system's when it cannot be read; errc::bad_value when it is no regular file, is another user's, or
 /// others may read it; those of checked_token. Never "no token".
 [[nodiscard]] Result<std::string> read_token_file(const std::string& path);
+
+/// The secret that the service manager hands this service as the credential `name` (systemd's LoadCredential): its file
+/// in $CREDENTIALS_DIRECTORY, by the rules of read_token_file. Empty without such a file, and where it holds white
+/// space alone, the least that a default of systemd's (SetCredential) may be. Errors: those of read_token_file.
+[[nodiscard]] Result<std::string> read_credential(std::string_view name);
 
 /// The secret in TORCHUP_TOKEN, empty without one. It leaves the environment: no child inherits it, and
 /// /proc/<pid>/environ does not show it any more. Before any other thread runs.
