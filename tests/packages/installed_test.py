@@ -18,8 +18,9 @@ class Installed(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         prefix = Path(folder.name).resolve()
-        subprocess.run([CMAKE, "--install", BUILD, "--component", "launcher", "--prefix", prefix], check=True, timeout=100,
-                       stdout=subprocess.DEVNULL)
+        for component in "programs", "python":
+            subprocess.run([CMAKE, "--install", BUILD, "--component", component, "--prefix", prefix], check=True,
+                           timeout=100, stdout=subprocess.DEVNULL)
         packages = prefix / "share/torchup/python"
         self.assertEqual(list(prefix.rglob("torchrun")), [packages / "torchup/drop_in/bin/torchrun"])
         (prefix / "show.py").write_text("print('worker')\n")

@@ -1,4 +1,4 @@
-"""What Python has of torchup: torchup itself (python -m torchup) and where its programs are (torchup.program),
+"""What Python has of torchup: torchup itself (python -m torchup) and where its programs are (torchup.program) and CMake finds it (torchup.cmake_prefix_path),
 torchup in the place of torchrun for programs that start that (python -m torchup.drop_in), and recovery inside the
 process for a program on torch (torchup.elastic).
 
@@ -6,6 +6,11 @@ Pure Python. torchup.elastic takes torch 2.9 and newer; under torchrun, or alone
 recovery.
 """
 
-from torchup._program import program
+from torchup._program import cmake_prefix_path, program
 
-__all__ = ["program"]
+try:
+    from torchup._version import version as __version__
+except ImportError:  # this source folder itself, of which no build has said
+    __version__ = "unknown"
+
+__all__ = ["cmake_prefix_path", "program"]

@@ -1,6 +1,7 @@
-"""Where torchup's native programs are, for this Python."""
+"""Where torchup's native programs are, for this Python, and where CMake finds torchup."""
 
 import os
+import signal
 import sys
 import sysconfig
 
@@ -33,3 +34,27 @@ def program(name):
         if os.access(path, os.X_OK) and os.path.isfile(path):
             return path
     raise FileNotFoundError(f"{name} is not installed with the package torchup: it is in none of {', '.join(folders)}")
+
+
+def become(path, words, environment):
+    """That program in the place of this process."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and workers would inherit that
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(path, words, environment)
+
+
+def run_by_name():
+    """The program of this process's name, torchup-launch or torchup-stack, in its place.
+
+    They are torchup under other names, which are links where links can be: a wheel holds none.
+    """
+    name = os.path.basename(sys.argv[0])
+    try:
+        path = program("torchup")
+    except FileNotFoundError as error:
+        sys.exit(f"{name}: {error}")
+    become(path, [name, *sys.argv[1:]], os.environ)
+
+
+cmake_prefix_path = os.path.dirname(os.path.abspath(__file__))
+"""For CMAKE_PREFIX_PATH, so that find_package(torchup) finds what is installed with this package."""
