@@ -5,6 +5,7 @@
 #   TORCHUP_TORCH_DIR   the torch package's folder (…/site-packages/torch)
 #   TORCHUP_PYTHON      a Python that has torch
 #   .venv/bin/python    in the source folder; scripts/setup makes it
+#   $VIRTUAL_ENV        the environment that is activated
 #   python3             on PATH
 #
 # Result:
@@ -24,6 +25,9 @@
 block(PROPAGATE LibTorch_FOUND LibTorch_VERSION LibTorch_VERSION_FULL LibTorch_ROOT_DIR LibTorch_PYTHON LibTorch_HAS_CUDA
       LibTorch_NCCL_VERSION LibTorch_NOT_FOUND_MESSAGE)
 set(LibTorch_MINIMUM 2.9)
+set(LibTorch_NEWEST_TESTED 2.15)
+set(LibTorch_MINIMUM_GNU 11)
+set(LibTorch_MINIMUM_CLANG 15)
 set(_torchup_reason "")
 # The first reason is the one that is told.
 macro(_torchup_unfit)
@@ -41,7 +45,11 @@ if(TORCHUP_TORCH_DIR)
   set(_torchup_searched "TORCHUP_TORCH_DIR=${TORCHUP_TORCH_DIR}")
   get_filename_component(LibTorch_PYTHON "${TORCHUP_TORCH_DIR}/../../../../bin/python3" ABSOLUTE)
 else()
-  foreach(_python IN ITEMS "${TORCHUP_PYTHON}" "${CMAKE_CURRENT_LIST_DIR}/../.venv/bin/python" python3)
+  set(_torchup_activated "")
+  if(DEFINED ENV{VIRTUAL_ENV})
+    set(_torchup_activated "$ENV{VIRTUAL_ENV}/bin/python3")
+  endif()
+  foreach(_python IN ITEMS "${TORCHUP_PYTHON}" "${CMAKE_CURRENT_LIST_DIR}/../.venv/bin/python" "${_torchup_activated}" python3)
     if(NOT _python OR (IS_ABSOLUTE "${_python}" AND NOT EXISTS "${_python}"))
       continue()
     endif()
@@ -81,6 +89,15 @@ else()
     set(LibTorch_CONFIGURED "${LibTorch_VERSION_FULL}" CACHE INTERNAL "the PyTorch this build folder was configured with")
   endif()
 endif()
+
+# LibTorch's headers are C++20. Which compiler it is the caller says, who has it looked at.
+foreach(_compiler IN ITEMS GNU CLANG)
+  string(TOUPPER "${CMAKE_CXX_COMPILER_ID}" _torchup_compiler)
+  if(_torchup_compiler STREQUAL _compiler AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS "${LibTorch_MINIMUM_${_compiler}}")
+    _torchup_unfit("The compiler is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, and LibTorch's headers need "
+                   "${LibTorch_MINIMUM_${_compiler}} or newer. Name another one with -DCMAKE_CXX_COMPILER=…")
+  endif()
+endforeach()
 
 find_path(LibTorch_GLOO_INCLUDE_DIR gloo/context.h)
 if(NOT LibTorch_GLOO_INCLUDE_DIR)
@@ -173,6 +190,11 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
     # libnccl is never linked: libtorch_cuda finds the wheel's by its own run path, and a second one would be the system's.
     target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu
       "-Wl,--no-as-needed" "${LibTorch_ROOT_DIR}/lib/libtorch_cuda.so" "${LibTorch_ROOT_DIR}/lib/libc10_cuda.so" "-Wl,--as-needed")
+  endif()
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" _torchup_minor "${LibTorch_VERSION}")
+  if(_torchup_minor VERSION_GREATER LibTorch_NEWEST_TESTED AND NOT LibTorch_FIND_QUIETLY)
+    message(WARNING "PyTorch ${LibTorch_VERSION_FULL} is newer than ${LibTorch_NEWEST_TESTED}, the newest that torchup was "
+                    "tested with. If it does not compile, or trains otherwise, install that one.")
   endif()
   if(NOT LibTorch_FIND_QUIETLY)
     message(STATUS "LibTorch ${LibTorch_VERSION_FULL} in ${LibTorch_ROOT_DIR}, CUDA ${LibTorch_HAS_CUDA}"

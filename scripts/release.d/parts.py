@@ -20,6 +20,7 @@ DEBIAN = (
     ("Boost", "libboost1.81-dev", "BSL-1.0", "https://www.boost.org"),
     ("CLI11", "libcli11-dev", "BSD-3-Clause", "https://github.com/CLIUtils/CLI11"),
     ("fmt", "libfmt-dev", "MIT", "https://github.com/fmtlib/fmt"),
+    ("gloo", "libgloo-dev", "BSD-3-Clause", "https://github.com/facebookincubator/gloo"),
     ("libsodium", "libsodium-dev", "ISC", "https://github.com/jedisct1/libsodium"),
     ("nlohmann-json", "nlohmann-json3-dev", "MIT", "https://github.com/nlohmann/json"),
     ("spdlog", "libspdlog-dev", "MIT", "https://github.com/gabime/spdlog"),

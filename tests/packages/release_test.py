@@ -106,6 +106,9 @@ class Files(unittest.TestCase):
         self.assertEqual({path.name.split("-")[1] for path in DIST.glob("*.whl")}, {version})
         for path in DIST.glob("*.deb"):
             self.assertEqual(path.name.split("_")[1], version.replace(".dev", "~dev"))
+        with zipfile.ZipFile(the_one("*.whl")) as wheel:
+            config = next(name for name in wheel.namelist() if name.endswith("share/cmake/torchup/torchup-config-version.cmake"))
+            self.assertIn(f'"{re.match("[0-9.]+[0-9]", version)[0]}"', wheel.read(config).decode())
 
     def test_parts_are_listed_with_their_licences(self):
         document = json.loads(the_one("*.spdx.json").read_text())
@@ -184,7 +187,7 @@ test $code = 68 || {{ echo "a wrong token ended with $code"; cat err; exit 1; }}
             with self.subTest(release=release):
                 folder = self.system(release)
                 before = self.files(folder)
-                deb = the_one(f"*_{'amd64' if HOST == 'x86_64' else 'arm64'}.deb")
+                deb = the_one(f"torchup_*_{'amd64' if HOST == 'x86_64' else 'arm64'}.deb")
                 shutil.copy(deb, folder / "tmp/torchup.deb")
                 run("chroot", folder, "dpkg", "--install", "/tmp/torchup.deb")
                 self.try_in(folder)

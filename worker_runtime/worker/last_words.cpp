@@ -1,6 +1,5 @@
 #include "worker_runtime/worker/last_words.hpp"
 
-#include <backtrace.h>
 #include <c10/util/Exception.h>
 #include <cxxabi.h>
 #include <fcntl.h>
@@ -24,6 +23,8 @@
 #include <torchup/error.hpp>
 #include <utility>
 #include <vector>
+
+#include "worker_runtime/worker/native_frames.hpp"
 
 namespace torchup {
 
