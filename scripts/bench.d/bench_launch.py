@@ -16,6 +16,8 @@ QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": su
 def launchers(options):
     """Name to the command line that comes before the worker program, for `workers` workers."""
     found = {"torchup": lambda workers: [measure.program(options, "torchup"), f"--nproc-per-node={workers}"]}
+    if options.also:
+        found["also"] = lambda workers: [options.also, f"--nproc-per-node={workers}"]
     torchrun = options.torchrun or shutil.which("torchrun")
     if torchrun and os.access(torchrun, os.X_OK):
         found["torchrun"] = lambda workers: [torchrun, f"--nproc-per-node={workers}", "--no-python"]
@@ -37,6 +39,19 @@ def wall_ms(command):
 
     return run
 
+
+def cpu_ms(command):
+    """Of the launcher and all that it starts."""
+
+    def run():
+        launcher = subprocess.Popen(command, **QUIET)
+        _, status, used = os.wait4(launcher.pid, 0)
+        launcher.returncode = os.waitstatus_to_exitcode(status)
+        if launcher.returncode != 0:
+            raise RuntimeError(f"{command[0]} ended with {launcher.returncode}")
+        return (used.ru_utime + used.ru_stime) * 1e3
+
+    return run
 
 
 def restart_ms(command, probe, restarts):
@@ -174,6 +189,18 @@ def value_row(goal, results, key, unit, holds):
     return goal, f"{row['median']:.2f} {unit} ({row['min']:.2f} to {row['max']:.2f})", holds(row["median"])
 
 
+def also_row(goal, results, key, most):
+    """The other torchup's median, as a multiple of ours."""
+    ratio = results[key]["rows"]["also"]["ratio_to_ours"]
+    return f"{goal}: {most} x at most", f"{ratio:.2f} x", ratio <= most
+
+
+def also_rows(results):
+    return [also_row("the other torchup, 2 no-op workers, CPU time", results, "two_noops_cpu_ms", 1.05),
+            also_row("  PSS with 8 workers", results, "agent_pss_mib", 1.10),
+            also_row("  worker exit to its replacement", results, "restart_ms", 1.1)]
+
+
 def goal_rows(results):
     flood = results["tee_wrong"]["rows"]["torchup"]
     return [
@@ -193,6 +220,8 @@ def goal_rows(results):
 def main():
     parser = measure.arguments(__doc__)
     parser.add_argument("--torchrun", default=os.path.join(measure.ROOT, ".venv/bin/torchrun"), help="the torchrun to compare with")
+    parser.add_argument("--also", metavar="PROGRAM", type=os.path.abspath,
+                        help="another torchup, as that of scripts/release, which is held against this build's")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: below four minutes")
     options = parser.parse_args()
     if options.quick:
@@ -206,6 +235,10 @@ def main():
     fast = {name: wall_ms(make(2) + ["true"]) for name, make in found.items() if name != "torchrun"}
     times = measure.interleave(fast, 20 * options.rounds)
     results["two_noops_hydra_ms"] = measure.report("two no-op workers, the fast ones alone, in turn", "ms", times, "torchup", 2)
+    if options.also:
+        both = {name: cpu_ms(found[name](2) + ["true"]) for name in ("torchup", "also")}
+        times = measure.interleave(both, 20 * options.rounds)
+        results["two_noops_cpu_ms"] = measure.report("two no-op workers, CPU time", "ms", times, "torchup", 2)
     times = measure.interleave({name: wall_ms(make(256) + ["true"]) for name, make in found.items()}, min(options.rounds, 5))
     results["noops_256_ms"] = measure.report("256 no-op workers, start to exit", "ms", times, "torchup")
     restart_row(options, found, results)
@@ -215,7 +248,7 @@ def main():
         results[f"agent_{field.lower()}_mib"] = measure.report(
             f"memory of the launcher's own processes, 8 workers, {field}", "MiB", column(memory, field), "torchup", 2)
     tee_rows(options, found, results)
-    results["goals"] = measure.goals(goal_rows(results))
+    results["goals"] = measure.goals(goal_rows(results) + (also_rows(results) if options.also else []))
     measure.finish(options, results)
 
 
