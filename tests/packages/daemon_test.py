@@ -57,6 +57,7 @@ class Credential(unittest.TestCase):
 
     def start(self, credential=None, options=(), **environment):
         if credential is not None:
+            (self.folder / "token").unlink(missing_ok=True)
             (self.folder / "token").write_text(credential)
             (self.folder / "token").chmod(0o400)
         done = run(TORCHUPD, "--bind", "none", *options, CREDENTIALS_DIRECTORY=str(self.folder), **environment)
@@ -71,7 +72,6 @@ class Credential(unittest.TestCase):
     def test_a_line_end_is_none(self):
         for empty in "\n", " \n", "":
             with self.subTest(credential=empty):
-                (self.folder / "token").unlink(missing_ok=True)
                 self.assertIn("cannot listen", self.start(empty))
                 self.assertIn("TORCHUP_TOKEN", self.start(TORCHUP_TOKEN=SHORT))
 

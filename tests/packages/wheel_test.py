@@ -3,6 +3,7 @@
 usage: wheel_test.py CMAKE BUILD [unittest options]
 """
 
+import importlib.util
 import json
 import os
 import shutil
@@ -24,6 +25,8 @@ def pip(*words):
 
 class Wheel(unittest.TestCase):
     def setUp(self):
+        if importlib.util.find_spec("pip") is None:
+            self.skipTest("pip is not installed")
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name).resolve()
