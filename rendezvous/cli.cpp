@@ -255,10 +255,10 @@ torchupd \- the place where the processes of distributed PyTorch jobs meet
   return text + R"(.SH ENVIRONMENT
 .TP
 \fBTORCHUP_TOKEN\fR
-the secret, where \-\-token\-file names none.
+the secret, where neither \-\-token\-file nor systemd has one.
 .TP
 \fBCREDENTIALS_DIRECTORY\fR
-set by systemd: its file token is the secret, where neither \-\-token\-file nor TORCHUP_TOKEN has one.
+set by systemd: its file token is the secret, where \-\-token\-file names none. White space alone is none.
 .TP
 \fBTORCHUP_RUNTIME_DIR\fR
 the folder of the control socket (default /tmp/torchup\-UID).

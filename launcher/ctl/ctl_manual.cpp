@@ -7,6 +7,7 @@
 
 #include "launcher/core/options/manual.hpp"
 #include "launcher/ctl/verb_table.hpp"
+#include "rendezvous/core/text/roff.hpp"
 
 namespace torchup {
 namespace {
