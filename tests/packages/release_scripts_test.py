@@ -102,18 +102,11 @@ class Begin(Scripts):
         clone, out = self.checkout(), self.folder / "precious"
         out.mkdir()
         (out / "file").write_text("mine")
-        # Nothing is installed and built where the tools of an earlier run are there; here they are stand-ins.
-        tools = clone / "build/portable/tools"
-        tools.mkdir(parents=True)
-        shutil.copy(clone / "scripts/release.d/requirements.txt", tools)
         self.stand_in("dpkg-query", "echo installed")
-        for architecture in "x86_64", "aarch64":
-            sodium = clone / "build/portable/sodium" / architecture
-            sodium.mkdir(parents=True)
-            (sodium / "libsodium.a").write_text("")
         told = self.run_it(clone / "scripts/release", "--allow-dirty", "--out", out, code=2).stderr
         self.assertIn("not empty", told)
         self.assertEqual((out / "file").read_text(), "mine")
+        self.assertFalse((clone / "build").exists())
 
 
 class Compare(Scripts):
