@@ -1,6 +1,6 @@
 """The pages are true of what is here: exit codes, messages, options of commands, paths, links, rooms, version.
 
-usage: pages_test.py TORCHUP TORCHUPD [unittest options]
+usage: pages_test.py TORCHUP TORCHUPD TORCHUPCTL [unittest options]
 """
 
 import itertools
@@ -13,29 +13,32 @@ import sys
 import unittest
 from pathlib import Path
 
-TORCHUP, TORCHUPD = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
+TORCHUP, TORCHUPD, TORCHUPCTL = (os.path.abspath(sys.argv.pop(1)) for _ in range(3))
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {str(path.relative_to(ROOT)): path.read_text()
-         for path in [*ROOT.glob("*.md"), *ROOT.glob("launcher/*.md"), *ROOT.glob("rendezvous/*.md")]}
+         for path in [*ROOT.glob("*.md"), *(ROOT / "examples/python").glob("*.md"),
+                      *itertools.chain(*((ROOT / house).glob("*.md") for house in ("launcher", "rendezvous", "worker_runtime")))]}
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*\w")
-COMMAND = re.compile(r"[+-]?(?:(?:srun|mpirun) .*)?(?:torchupd?|torchrun|scripts/\w+|\S*/bin/torchupd?)(?: |$)")
+COMMAND = re.compile(r"[+-]?(?:(?:srun|mpirun) .*)?(?:torchup(?:d|ctl)?|torchrun|scripts/\w+|\S*/bin/torchup(?:d|ctl)?)(?: |$)")
 PATH = re.compile(r"`((?:launcher|rendezvous|worker_runtime|tests|examples|cmake|scripts)/[\w./]*)`")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
 
-def help_of(program):
-    return subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+def help_of(*words):
+    return subprocess.run([*words, "--help"], capture_output=True, text=True, check=True).stdout
 
 
-def options_of(program):
-    """Each option, in all its spellings, and whether a value follows it."""
+def options_of(text):
+    """Each option that a help tells of, in all its spellings, and whether a value follows it."""
     options = {}
-    for names, value in re.findall(r"^  ((?:-\w, ?|-\w,)?--[\w,-]+)(?:[ =](\S+))?", help_of(program), re.M):
+    for names, value in re.findall(r"^  ((?:-\w, ?|-\w,)?--[\w,-]+)(?:[ =](\S+))?", text, re.M):
         options.update(dict.fromkeys(names.replace(" ", "").split(","), bool(value)))
     return options
 
 
-OPTIONS = {"torchup": options_of(TORCHUP), "torchupd": options_of(TORCHUPD)}
+VERBS = re.findall(r"^  ([a-z]+) .*\.$", help_of(TORCHUPCTL), re.M)
+OPTIONS = {"torchup": options_of(help_of(TORCHUP)), "torchupd": options_of(help_of(TORCHUPD)),
+           "torchupctl": options_of("".join(help_of(TORCHUPCTL, verb) for verb in VERBS))}
 OPTIONS["torchrun"] = OPTIONS["torchup"]  # of which it knows fewer
 OTHERS = {"--kill-on-bad-exit",  # srun's
           "--link",  # what a host of --hosts is started with: no option
@@ -60,6 +63,8 @@ def own_options(words):
     at = next(at for at, word in enumerate(words) if Path(word).name in OPTIONS or word.startswith("scripts/"))
     program, rest = words[at], iter(words[at + 1:])
     known = OPTIONS.get(Path(program).name)
+    if Path(program).name == "torchupctl":  # verb and job stand among them
+        return "torchupctl", [word.partition("=")[0] for word in rest if word.startswith("-")]
     if known is None:
         return program, [word.partition("=")[0] for word in itertools.takewhile(lambda word: "/" not in word, rest)
                          if word.startswith("--")]
@@ -90,7 +95,48 @@ class Pages(unittest.TestCase):
         numbers = re.findall(r"inline constexpr int \w+ = (\d+);", source)
         numbers += re.findall(r"requeue_code = (\d+);", (ROOT / "launcher/core/record/launch_event.hpp").read_text())
         self.assertGreaterEqual(len(numbers), 8)
-        self.assertEqual(set(told), {*numbers, "0", "128+n"})
+        self.assertEqual(set(told), {"0", *("128+n" if int(number) > 128 else number for number in numbers)})
+
+    def test_the_daemons_exit_codes_are_those_of_its_help(self):
+        told = set(re.findall(r"^  (\d+) ", help_of(TORCHUPD).partition("Exit codes")[2], re.M))
+        self.assertGreaterEqual(len(told), 5)
+        row = re.search(r"^\| `torchupd` \| (.+) \|$", PAGES["launcher/README.md"], re.M)[1]
+        ends = re.search(r"^It ends with (.+)$", PAGES["rendezvous/README.md"], re.M)[1]
+        for where in row, ends:
+            self.assertEqual(set(re.findall(r"\b\d+\b", where)), told, where)
+
+    def test_exit_codes_of_torchupctl_are_those_of_its_help(self):
+        told = re.findall(r"^  (\d+) ", help_of(TORCHUPCTL).partition("Exit codes")[2], re.M)
+        line = re.search(r"^Exit codes: (.+?); `wait` else", PAGES["rendezvous/OPERATIONS.md"], re.M)[1]
+        self.assertEqual(re.findall(r"(?:^|, )(\d+) ", line), told)
+
+    def test_limits_of_the_daemon_are_all_told(self):
+        section = PAGES["rendezvous/README.md"].partition("## Limits\n")[2].partition("\n## ")[0]
+        limits = {name for name in OPTIONS["torchupd"] if name.startswith("--max-")} | {"--grace"}
+        self.assertGreater(len(limits), 10)
+        self.assertEqual({name for name in OPTION.findall(section) if name != "--help"}, limits)
+
+    def test_the_first_screen_is_one(self):
+        """80 columns, 40 lines, but for what a program prints: what it is, install, the first job, numbers, a failure."""
+        screen = PAGES["README.md"].splitlines()[:40]
+        for line in screen:
+            self.assertTrue(len(line) <= 80 or line.startswith("torchup: "), line)
+        text = "\n".join(screen)
+        for part in ("pip install ", "\n-torchrun ", "\n+torchup ", " | torchrun | torchup |", "torchup: What went wrong: ",
+                     "(#install)", "(#exit-codes)", "(launcher/README.md#what-messages-mean)", "(examples/python/README.md)"):
+            self.assertIn(part, text)
+
+    def test_both_outputs_of_a_failure_are_counted_as_they_are(self):
+        page = PAGES["examples/python/README.md"]
+        rows = {row: (int(first), int(second)) for row, first, second in
+                re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \|$", page, re.M)}
+        outputs = [block.splitlines()[1:] for language, block in FENCED.findall(page) if language == "text"]
+        self.assertEqual(rows["lines"], tuple(map(len, outputs)))
+        cause = re.search(r'RuntimeError\("(.+)"\)', (ROOT / "examples/python/bad_batch.py").read_text())[1]
+        first = tuple(next(number for number, line in enumerate(lines, 1) if cause in line) for lines in outputs)
+        self.assertEqual(rows["the first that names the cause"], first)
+        self.assertEqual(list(map(int, re.findall(r"(\d+) lines", PAGES["README.md"].partition("\n\n| beyond")[0]))),
+                         list(rows["lines"]))
 
     def test_messages_are_those_of_the_code(self):
         sources = {}
@@ -117,10 +163,10 @@ class Pages(unittest.TestCase):
                     self.assertTrue(os.access(ROOT / program, os.X_OK))
                     known = {*OPTIONS["torchup"], *OPTION.findall(help_of(ROOT / program))}  # some hand options on
                     self.assertEqual([name for name in options if name not in known], [])
-        self.assertLessEqual({"torchup", "torchrun", "scripts/setup", "scripts/test", "scripts/two_nodes"}, seen)
+        self.assertLessEqual({"torchup", "torchupctl", "torchrun", "scripts/setup", "scripts/test", "scripts/two_nodes"}, seen)
 
     def test_options_in_the_text_exist(self):
-        known = {*OPTIONS["torchup"], *OPTIONS["torchupd"], *OTHERS}
+        known = {*itertools.chain(*OPTIONS.values()), *OTHERS}
         for path in itertools.chain((ROOT / "scripts").rglob("*"), (ROOT / "examples").rglob("*.*")):
             if path.is_file() and path.suffix in ("", ".py", ".cpp"):
                 known.update(OPTION.findall(path.read_text()))
@@ -128,7 +174,7 @@ class Pages(unittest.TestCase):
         for page, text in PAGES.items():
             for span in re.findall(r"`([^`\n]+)`", FENCED.sub("", text)):
                 words = span.split()
-                if not (span.startswith("--") or words[0] in ("torchup", "torchupd")):
+                if not (span.startswith("--") or words[0] in OPTIONS):
                     continue
                 for name in OPTION.findall(span):
                     count += 1
@@ -137,7 +183,7 @@ class Pages(unittest.TestCase):
         self.assertGreater(count, 100)
 
     def test_paths_exist(self):
-        for page in "ARCHITECTURE.md", "CONTRIBUTING.md", "README.md":
+        for page in "ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "worker_runtime/README.md":
             for path in PATH.findall(PAGES[page]):
                 with self.subTest(page=page, path=path):
                     self.assertTrue((ROOT / path).exists())
