@@ -38,7 +38,11 @@ endif()
 get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
 get_property(imported DIRECTORY PROPERTY IMPORTED_TARGETS)
 message(STATUS "targets: ${targets} ${imported}")
-message(STATUS "found: ${torchup_FOUND} ${torchup_NOT_FOUND_MESSAGE}")
+set(answer "no: ${torchup_NOT_FOUND_MESSAGE}")
+if(torchup_FOUND)
+  set(answer yes)
+endif()
+message(STATUS "found: ${answer}")
 if(torchup_FOUND)
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/main.cpp "int main() {}")
   add_executable(train ${CMAKE_CURRENT_BINARY_DIR}/main.cpp)
@@ -62,7 +66,8 @@ class Gathered(unittest.TestCase):
 
     def torch(self, version="2.15.0"):
         torch = self.folder / "site-packages/torch"
-        (torch / "lib").mkdir(parents=True, exist_ok=True)
+        for part in "lib", "include/torch/csrc/api/include":
+            (torch / part).mkdir(parents=True, exist_ok=True)
         (torch / "version.py").write_text(f"__version__ = '{version}'\n")
         for name in "libtorch_cpu.so", "libc10.so":
             (torch / "lib" / name).write_text("")
@@ -95,7 +100,7 @@ class Gathered(unittest.TestCase):
         self.torch()
         done, told = self.configure()
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertEqual(told["found"].strip(), "TRUE")
+        self.assertEqual(told["found"], "yes")
         targets = re.split(r"[; ]", told["targets"].strip())
         self.assertIn("torchup_worker_runtime", targets)
         self.assertEqual([name for name in targets if not name.startswith(("torchup", "LibTorch::"))], [])
@@ -108,7 +113,7 @@ class Gathered(unittest.TestCase):
         self.torch("2.8.0")
         done, told = self.configure()
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertIn("FALSE PyTorch 2.8.0", told["found"])
+        self.assertIn("no: PyTorch 2.8.0", told["found"])
         done, _ = self.configure("REQUIRED")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("2.8.0", done.stderr)
@@ -120,7 +125,7 @@ class Gathered(unittest.TestCase):
         for wanted, fits in ((".".join(version), True), (f"{major}.{minor}", True), (f"{major}.{int(minor) + 1}", False),
                              (f"{int(major) + 1}", False), (f"{major}.{minor}.{int(patch) + 1}", False)):
             with self.subTest(wanted=wanted):
-                self.assertEqual("found: TRUE" in self.configure(f"{wanted} QUIET")[0].stdout, fits)
+                self.assertEqual("found: yes" in self.configure(f"{wanted} QUIET")[0].stdout, fits)
 
 
 if __name__ == "__main__":

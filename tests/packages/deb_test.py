@@ -68,7 +68,7 @@ class Deb(unittest.TestCase):
         (self.licences / "Boost.txt").write_text("Boost Software License\n")
 
     def run_it(self, *command, code=0):
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=140,
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300,
                               env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "LC_ALL": "C"})
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout

@@ -15,8 +15,20 @@ from pathlib import Path
 
 CMAKE, BUILD = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
 MAKE_WHEEL = Path(__file__).resolve().parents[2] / "scripts/release.d/wheel.py"
-PYTHONS = [python for python in (shutil.which(f"python3.{minor}") for minor in range(9, 14)) if python] or [sys.executable]
 VERSION = "0.9.1.dev3+gabc"
+
+
+def pythons():
+    """Those from 3.9 to 3.13 that run: on PATH, which may name some that do not, or where pyenv has them."""
+    found = []
+    for minor in range(9, 14):
+        places = [shutil.which(f"python3.{minor}"), *Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}")]
+        runs = (python for python in places if python and not subprocess.run([python, "-c", ""], capture_output=True).returncode)
+        found += [python for python in [next(runs, None)] if python]
+    return found or [sys.executable]
+
+
+PYTHONS = pythons()
 
 
 def pip(*words):
@@ -77,7 +89,7 @@ class Wheel(unittest.TestCase):
             self.assertEqual(sorted(done.stdout.splitlines()), [f"worker {venv}"] * 2)
         launched = self.run_it(venv / "bin/torchup-launch", "--nproc-per-node=2", "show.py")
         self.assertEqual(len(launched.stdout.splitlines()), 2)
-        self.assertIn("pid", self.run_it(venv / "bin/torchup-stack", "--help").stdout)
+        self.assertIn("PID", self.run_it(venv / "bin/torchup-stack", "--help").stdout)
         for name in "torchupd", "torchupctl":
             self.assertIn(name, self.run_it(venv / "bin" / name, "--help").stdout)
         asked = "import torchup, json; print(json.dumps([torchup.program('torchupd'), torchup.cmake_prefix_path, torchup.__version__]))"
@@ -127,14 +139,18 @@ class Wheel(unittest.TestCase):
         self.assertEqual(self.wheel().read_bytes(), first)
 
     def test_what_it_is_not_for_has_no_matching_distribution(self):
-        self.wheel(), self.wheel("aarch64")
+        """As an index answers, which tells pip for which Pythons a wheel is."""
+        page = self.folder / "simple/torchup/index.html"
+        page.parent.mkdir(parents=True)
+        link = '<a href="{}" data-requires-python="&gt;=3.9">{}</a>\n'
+        page.write_text("".join(link.format(wheel.as_uri(), wheel.name) for wheel in (self.wheel(), self.wheel("aarch64"))))
         for fits, *words in ((True, "--platform=manylinux_2_28_x86_64"), (True, "--platform=manylinux_2_28_aarch64"),
                              (True, "--platform=manylinux_2_28_x86_64", "--python-version=3.9"),
                              (False, "--platform=manylinux_2_28_x86_64", "--python-version=3.8"),
                              (False, "--platform=musllinux_1_2_x86_64"), (False, "--platform=manylinux_2_17_x86_64"),
                              (False, "--platform=manylinux_2_28_ppc64le"), (False, "--platform=macosx_14_0_arm64")):
             with self.subTest(words=words):
-                done = self.run_it(*pip("download", "--no-index", "--only-binary=:all:", "--find-links", self.out, "--dest",
+                done = self.run_it(*pip("download", "--index-url", page.parents[1].as_uri(), "--only-binary=:all:", "--dest",
                                         self.folder / "got", "--pre", *words, "torchup"), code=0 if fits else 1)
                 self.assertEqual("No matching distribution found for torchup" in done.stderr, not fits, done.stderr)
 
