@@ -92,7 +92,8 @@ std::string TorchelasticEvents::at_the_end(const Verdict& verdict) {
 
 std::string TorchelasticEvents::agent_line(const char* state, std::optional<double> duration_ms,
                                            const std::string& error) const {
-  const auto group_rank = placement_ ? std::optional{placement_->group_rank.value()} : std::nullopt;
+  std::optional<int> group_rank;
+  if (placement_) group_rank = placement_->group_rank.value();
   const auto group_world_size = placement_ ? std::optional{placement_->group_world_size} : std::nullopt;
   const ordered_json inner{{"group_world_size", or_null(group_world_size)}, {"entry_point", entry_point_}};
   const ordered_json metadata{{"run_id", run_id_},
