@@ -32,8 +32,8 @@ namespace torchup {
 /// A host that starts again behind the end of its job begins another one, and what was known of it is forgotten; what
 /// has another run id than the newest node does not count. A host may have several lives in one job: a launcher that
 /// was killed, and started again. Rounds are counted from 0 again where those who made them began anew: what stands
-/// behind in a host's events is later, whatever its number. Of a node's attempts those beyond `kept` are settled by what
-/// is known then, each node for itself.
+/// behind in a host's events is later, whatever its number. Of a node's attempts those beyond `kept` are settled by
+/// what is known then, each node for itself.
 class TimeFold {
  public:
   static constexpr std::size_t attempts_kept_max = 64;

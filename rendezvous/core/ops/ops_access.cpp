@@ -99,8 +99,8 @@ OrRefusal<OpsCaller> admitted(const OpsRequest& request, const OpsPeer& peer, co
     return Refusal{400, "bad_request", "A request has one Host, and Authorization at most once", ""};
   }
   OpsCaller caller{.by = "somebody at " + peer.address};
-  caller.token_helps = !access.control_token.empty() || !access.page_token.empty() ||
-                       (!peer.by_loopback && !access.read_token.empty());
+  caller.token_helps =
+      !access.control_token.empty() || !access.page_token.empty() || (!peer.by_loopback && !access.read_token.empty());
   if (const auto sent = header(request, "authorization")) {
     caller.right = right_of(bearer_of(*sent), access);
     if (caller.right == Right::none) return Refusal{401, "unauthorized", "That is not the token", ""};

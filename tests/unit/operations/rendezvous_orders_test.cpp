@@ -70,11 +70,8 @@ TEST_CASE("ranks are where they were until there is another round", "[unit][orde
   SECTION("also where the coordinator has begun anew and hears of them by those who stop") {
     it.job.rendezvous = Rendezvous{RendezvousSettings{}};
     it.job.peer_of.clear();
-    const Placement place{.round = Round{0},
-                          .group_rank = GroupRank{1},
-                          .group_world_size = 2,
-                          .first_rank = Rank{2},
-                          .world_size = 4};
+    const Placement place{
+        .round = Round{0}, .group_rank = GroupRank{1}, .group_world_size = 2, .first_rank = Rank{2}, .world_size = 4};
     it.job.resume("b", Resume::Stage::stopping, place);
     it.job.join("c");
     REQUIRE(it.first_ranks() == "b 2, c -");
