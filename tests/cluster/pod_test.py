@@ -191,7 +191,15 @@ class Life(PodsCase):
         self.assertEqual(pod.code(), 0, pod.said())
 
     def test_root_is_read_only_and_nobody_knows_the_user(self):
-        script = "import sys\nprint('at', __import__('os').environ['TORCHELASTIC_ERROR_FILE'], flush=True)\nraise ValueError('bad')\n"
+        # None raises before both have printed: the first one's end is the other's.
+        script = """import os, pathlib, time
+own = pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"])
+print("at", own, flush=True)
+(own.parent / "printed").touch()
+while not all((own.parents[1] / rank / "printed").exists() for rank in "01"):
+    time.sleep(0.01)
+raise ValueError("bad")
+"""
         pods = self.pods(1)
         (pods.dir / "bad.py").write_text(script)
         pod = pods.start(0, "train", [TORCHUP, "--nproc-per-node=2", pods.dir / "bad.py"], {}, read_only=True, uid=UNKNOWN_USER)

@@ -116,7 +116,11 @@ class Job:
         time.sleep(0.05)
 
     def signalled(self, number, worker="on {signal} 0 note {{notes}} wait", options="--nproc-per-node=2"):
-        job = self.start(options, worker.format(signal=int(number)))
+        events = os.path.join(self.scratch.name, "signalled")
+        if os.path.exists(events):
+            os.unlink(events)
+        job = self.start(f"{options} --events={events}", worker.format(signal=int(number)))
         self.workers(2)
+        self.started(events, 2)  # of workers that the agent does not know of yet it has nothing to show
         job.send_signal(number)
         return job
