@@ -14,12 +14,13 @@ from launcher_job import TORCHUP, WORKER, Job, children, state, until
 
 
 def program_kib(pid, field):
-    """Of TORCHUP's file what is mapped there, and what of it is in memory: where the process cannot have changed it."""
+    """Of the file that it executes what is mapped, and what of it is in memory: where the process cannot have changed it."""
+    program = os.readlink(f"/proc/{pid}/exe")
     found, counts = 0, False
     with open(f"/proc/{pid}/smaps") as file:
         for words in map(str.split, file):
             if "-" in words[0]:
-                counts = "w" not in words[1] and words[-1] == os.path.realpath(TORCHUP)
+                counts = "w" not in words[1] and words[-1] == program
             elif counts and words[0] == f"{field}:":
                 found += int(words[1])
     return found
