@@ -99,13 +99,14 @@ function(torchup_program name library main)
 endfunction()
 
 # torchup_printed(<target> <component> <file> <program> [argument...])
-# What the program prints becomes <file> below the build folder, and is installed at the same place.
+# What the program prints becomes <file> below the build folder, and is installed at the same place. By its path: for CMake
+# a toolchain of another C library makes programs of another system, which it runs by no name.
 function(torchup_printed target component file program)
   set(made ${CMAKE_BINARY_DIR}/${file})
   cmake_path(GET made PARENT_PATH folder)
   add_custom_command(OUTPUT ${made}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${folder}
-    COMMAND ${program} ${ARGN} > ${made}
+    COMMAND $<TARGET_FILE:${program}> ${ARGN} > ${made}
     DEPENDS ${program} VERBATIM)
   add_custom_target(${target} ALL DEPENDS ${made})
   if(TORCHUP_INSTALL)
