@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
@@ -57,6 +58,20 @@ class Log(unittest.TestCase):
                 break
         else:
             self.fail("the stranger is in no line")
+
+    def test_a_port_for_everybody_without_a_token_is_one_warning(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        secret = os.path.join(folder.name, "token")
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write("a token of twenty-five...")
+        for options, count in ((["--bind=0.0.0.0"], 1), (["--bind=0.0.0.0", "--store-only"], 1), ([], 0), (["--bind=127.0.0.2"], 0),
+                               (["--bind=0.0.0.0", "--token-file", secret], 0), (["--bind=0.0.0.0", "--allow=10.0.0.0/8"], 0)):
+            with self.subTest(options=options):
+                self.serve(*options)
+                lines = [line for line in self.ended() if "there is no token" in line]
+                self.assertEqual(len(lines), count, lines)
+                self.assertTrue(all(f"0.0.0.0:{self.port}" in line for line in lines), lines)
 
     def test_a_level(self):
         self.serve("--log-level", "error")

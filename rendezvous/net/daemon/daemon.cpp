@@ -1,10 +1,12 @@
 #include "rendezvous/net/daemon/daemon.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <utility>
 
+#include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/coordinator/state_directory.hpp"
 #include "rendezvous/net/daemon/admission.hpp"
@@ -60,6 +62,7 @@ class Daemon::Impl {
     }
     const auto port = port_ ? port_->listen() : store_->listen();
     if (!port) return failed(port.error().code == errc::bad_value ? 2 : 67, port.error());
+    warn_of_strangers();
     if (port_ && settings_.control_socket) open_control_socket();
     return std::nullopt;
   }
@@ -85,6 +88,16 @@ class Daemon::Impl {
   int failed(int exit_code, const Error& error) {
     log_.tell({LogLevel::error, error.message()});
     return exit_code;
+  }
+
+  /// Where others than this machine's reach the port, and nothing says who may.
+  void warn_of_strangers() {
+    const bool on_loopback = settings_.bind == "localhost" || is_loopback(settings_.bind);
+    if (on_loopback || !settings_.token.empty() || !settings_.allowed.empty()) return;
+    log_.tell({LogLevel::warning,
+               fmt::format("there is no token: whoever reaches {} can join jobs, and read and write every key; "
+                           "--token-file or --allow says who may, --bind where to listen",
+                           server().address())});
   }
 
   void open_control_socket() {
