@@ -25,6 +25,7 @@ BY_MACRO = re.compile(r'^\s*#\s*define\s+\w+\s+[<"](boost/[^>"]+)[>"]', re.M)
 GLOO = ("algorithm allgather allgatherv allreduce alltoall alltoallv barrier broadcast common/error config context gather reduce "
         "rendezvous/store scatter transport/device").split()
 OTHERS = ("boost", "fmt", "nlohmann", "gloo")
+OTHER_SYSTEMS = "boost/winapi/"  # which a Linux never reads
 OF_RENDEZVOUS = ("rendezvous_base", "rank_set", "store_wire", "store_client")
 OF_WORKERS = ("worker_rounds", "worker_look", "worker_format")
 
@@ -98,6 +99,8 @@ class Gathered:
         shutil.copyfile(source, target)
         text = source.read_text(errors="replace")
         for form, name in INCLUDE.findall(text):
+            if name.startswith(OTHER_SYSTEMS):
+                continue
             if name.partition("/")[0] in OTHERS:
                 self.other(name, target)
             elif name.startswith(("rendezvous/", "worker_runtime/")):

@@ -11,6 +11,7 @@ import datetime
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -39,6 +40,16 @@ def upstream(version):
     """Without Debian's epoch and revision: 1:1.10.0+ds-0.4 is 1.10.0."""
     plain = version.rpartition(":")[2].rpartition("-")[0]
     return plain.partition("+")[0]
+
+
+def licence_text(path, licence):
+    """Of a copyright file of Debian's. Boost's names each author of each of its parts, in two megabytes; the headers that are
+    shipped have theirs inside, and of that file its licence is taken."""
+    text = Path(path).read_text()
+    if len(text) < 100_000:
+        return text
+    paragraph = re.search(rf"^License: {re.escape(licence)}\n((?: .+\n)+)", text, re.M)[1]
+    return "".join(line[1:].replace(".\n", "\n", line[1:] == ".\n") for line in paragraph.splitlines(keepends=True))
 
 
 def identifier(name):
@@ -75,7 +86,7 @@ def main():
         version = debian_version(debian)
         purl = f"pkg:deb/debian/{debian}@{version.replace(':', '%3A').replace('+', '%2B')}"
         packages.append(package(name, upstream(version), licence, origin, purl))
-        shutil.copy(f"/usr/share/doc/{debian}/copyright", licences / f"{name}.txt")
+        (licences / f"{name}.txt").write_text(licence_text(f"/usr/share/doc/{debian}/copyright", licence))
     zig = Path(arguments.zig)
     zig_version = subprocess.run([zig, "version"], capture_output=True, text=True, check=True).stdout.strip()
     for name in LLVM:

@@ -90,6 +90,7 @@ class Gathered(unittest.TestCase):
     def test_it_is_small(self):
         files = [path for path in self.prefix.rglob("*") if path.is_file()]
         self.assertLess(sum(path.stat().st_size for path in files), 8_000_000)
+        self.assertFalse((self.cpp / "third_party/include/boost/winapi").exists())
 
     def test_headers_of_others_are_private(self):
         self.assertEqual({path.name for path in (self.cpp / "third_party/gloo").iterdir()}, {"gloo"})

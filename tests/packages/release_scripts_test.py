@@ -3,6 +3,7 @@
 usage: release_scripts_test.py [unittest options]
 """
 
+import importlib.util
 import io
 import os
 import shutil
@@ -107,6 +108,20 @@ class Begin(Scripts):
         self.assertIn("not empty", told)
         self.assertEqual((out / "file").read_text(), "mine")
         self.assertFalse((clone / "build").exists())
+
+
+class Parts(unittest.TestCase):
+    def test_of_a_long_copyright_file_the_licence_is_taken(self):
+        spec = importlib.util.spec_from_file_location("parts", ROOT / "scripts/release.d/parts.py")
+        parts = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(parts)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "copyright"
+            path.write_text("License: BSL-1.0\n a . short\n .\n one\n")
+            self.assertEqual(parts.licence_text(path, "BSL-1.0"), path.read_text())
+            authors = "Files: a\nCopyright: b\nLicense: BSL-1.0\n\n" * 3000
+            path.write_text(f"{authors}License: BSL-1.0\n a . long\n .\n one.\n\nLicense: BSL-1.0-other\n x\n")
+            self.assertEqual(parts.licence_text(path, "BSL-1.0"), "a . long\n\none.\n")
 
 
 class Compare(Scripts):
