@@ -49,7 +49,7 @@ def licence_text(path, licence):
     if len(text) < 100_000:
         return text
     paragraph = re.search(rf"^License: {re.escape(licence)}\n((?: .+\n)+)", text, re.M)[1]
-    return "".join(line[1:].replace(".\n", "\n", line[1:] == ".\n") for line in paragraph.splitlines(keepends=True))
+    return "".join("\n" if line == " .\n" else line[1:] for line in paragraph.splitlines(keepends=True))
 
 
 def identifier(name):
