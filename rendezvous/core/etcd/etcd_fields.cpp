@@ -32,6 +32,17 @@ const nlohmann::json* Fields::member(const char* name, json::value_t kind, const
   return nullptr;
 }
 
+std::int64_t Fields::plain_number(const char* name) {
+  if (error_) return 0;
+  const auto found = object_->find(name);
+  const bool whole = found != object_->end() && found->is_number_integer();
+  if (whole && (!found->is_number_unsigned() || found->get<std::uint64_t>() <= INT64_MAX)) {
+    return found->get<std::int64_t>();
+  }
+  wrong(fmt::format("{} is no number", name));
+  return 0;
+}
+
 std::string_view Fields::text(const char* name) {
   const json* value = member(name, json::value_t::string, "string");
   return value == nullptr ? std::string_view{} : value->get_ref<const std::string&>();

@@ -37,6 +37,8 @@ class Fields {
     if (error != std::errc{} || end != digits.data() + digits.size()) wrong(std::string{name} + " is no number");
     return error_ ? Number{0} : value;
   }
+  /// As JSON writes numbers, whole; it must be there.
+  std::int64_t plain_number(const char* name);
   /// Left out: empty.
   std::string_view text(const char* name);
   std::string bytes(const char* name);  ///< of base64, which is whole and has nothing else in it

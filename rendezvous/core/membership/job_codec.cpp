@@ -5,6 +5,7 @@
 
 #include "rendezvous/core/link/wire_fields.hpp"
 #include "rendezvous/core/membership/ended_jobs.hpp"
+#include "rendezvous/core/text/checksum.hpp"
 
 namespace torchup {
 namespace wire {
@@ -89,13 +90,6 @@ void fields(auto& a, SavedJob& m) {
 namespace {
 
 constexpr std::string_view first_line = "torchupd job\n";
-
-/// FNV-1a: against damage, not against people.
-std::uint64_t checksum(std::string_view bytes) {
-  std::uint64_t sum = 0xcbf29ce484222325u;
-  for (const char byte : bytes) sum = (sum ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
-  return sum;
-}
 
 /// What does not depend on how members and rounds are counted, but would make a round machine of them impossible.
 bool coherent(const JobSnapshot& job) {
