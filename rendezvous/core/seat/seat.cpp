@@ -97,7 +97,8 @@ void Seat::on(const seat::Read& event, TimePoint now) {
   const Term term = event.view.term;
   greatest_ = std::max(greatest_, term);
   if (term == Term{0}) return saw_vacant(now);
-  if (lease_ != etcd::LeaseId{0} && event.view.lease == lease_) return saw_ours(look, term, now);
+  const bool under_ours = lease_ != etcd::LeaseId{0} && event.view.lease == lease_;
+  if (under_ours || (role_ == Role::holding && term == term_)) return saw_ours(look, term, now);
   saw_other(event.view, now);
 }
 
@@ -118,10 +119,13 @@ void Seat::saw_ours(const Asked& look, Term term, TimePoint now) {
   look_at_ = now + look_period();
   if (role_ == Role::holding && term == term_) {
     seated_ = true;
-    campaign_at_.reset();
-    return act(seat::Confirm{look.sent});
+    act(seat::Confirm{look.sent});
+    if (lease_ != etcd::LeaseId{0}) {
+      campaign_at_.reset();
+      return;
+    }
   }
-  // Our txn was applied and its answer lost, and with it the state.
+  // The lease is dead, or our txn was applied and its answer lost, and with it the state.
   was_ = term;
   campaign(now);
 }
@@ -133,6 +137,7 @@ void Seat::saw_other(const seat::View& view, TimePoint now) {
     term_ = Term{0};
   }
   drop_lease(true);
+  const bool attends = role_ == Role::standing_by && before_ == view.term;
   before_ = view.term;
   if (view.term == ended_) {
     role_ = Role::seeking;
@@ -144,7 +149,7 @@ void Seat::saw_other(const seat::View& view, TimePoint now) {
   campaign_at_.reset();
   role_ = Role::standing_by;
   look_at_ = now + look_period();  // until we are attached
-  act(seat::Attend{view.term, view.holder.endpoints});
+  if (!attends) act(seat::Attend{view.term, view.holder.endpoints});
 }
 
 void Seat::on(const seat::Granted& event, TimePoint now) {
@@ -159,6 +164,8 @@ void Seat::on(const seat::Granted& event, TimePoint now) {
 void Seat::on(const seat::Taken& event, TimePoint now) {
   if (!answers(taking_, event.number)) return;
   taking_.reset();
+  look_at_ = now;
+  if (lease_ == etcd::LeaseId{0}) return;  // it was given back or died meanwhile, and the seat with it
   greatest_ = std::max(greatest_, event.term);
   known_ = std::max(known_, etcd::Revision{event.term.value()});
   const bool again = role_ == Role::holding;
@@ -167,7 +174,6 @@ void Seat::on(const seat::Taken& event, TimePoint now) {
   role_ = Role::holding;
   term_ = event.term;
   seated_ = true;
-  look_at_ = now;
 }
 
 void Seat::on(const seat::Missed& event, TimePoint now) {
@@ -196,7 +202,7 @@ void Seat::on(const seat::Failed& event, TimePoint now) {
   } else if (answers(granting_, event.number) || answers(taking_, event.number)) {
     granting_.reset();
     taking_.reset();
-    look_at_ = now;  // nobody knows what was done
+    retry(now);  // nobody knows what was done: the next look tells
   }
 }
 

@@ -17,7 +17,7 @@ using Term = Strong<struct TermTag, std::int64_t>;  ///< of a seat: the revision
 /// What the machine that takes and keeps a seat is told, and what it wants done.
 namespace seat {
 
-/// What a read of the seat found. `holder` without `term` 0.
+/// What a read of the seat found; `lease` and `holder` where it is not vacant.
 struct View {
   etcd::Revision revision{0};  ///< of the answer
   Term term{0};                ///< 0: vacant
@@ -55,7 +55,7 @@ struct Failed {
 };
 /// The watch tells of a change: a hint, which a read confirms.
 struct Hint {};
-/// We are attached to the holder of that term, which says so itself.
+/// We are attached to the holder of that term, which says so itself; told again when it answers after a doubt.
 struct Attached {
   Term term{0};
 };
