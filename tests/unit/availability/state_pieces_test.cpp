@@ -12,7 +12,7 @@ const RunId run{"a/b%"};
 const Scope scope = Scope::of_daemons("/torchup");
 
 /// Puts and deletions as etcd does them.
-void apply(std::map<std::string, std::string>& keys, const Txn& txn) {
+void carry_out(std::map<std::string, std::string>& keys, const Txn& txn) {
   for (const Operation& operation : txn.then) {
     if (const auto* put = std::get_if<Put>(&operation)) keys[put->key] = put->value;
     if (const auto* erased = std::get_if<Delete>(&operation)) {
@@ -36,27 +36,27 @@ TEST_CASE("a state is whole once its last txn is applied, and the former one unt
   const std::string small = "state", large(2 * piece_bytes_max + 1, 'x');
   std::map<std::string, std::string> keys;
   REQUIRE(written(small, 1).size() == 1);
-  apply(keys, written(small, 1)[0]);
+  carry_out(keys, written(small, 1)[0]);
   const auto txns = written(large, 10);
   REQUIRE(txns.size() == 3);
   for (const Txn& txn : txns) {
     REQUIRE(read_states(scope, entries(keys))->at(0).bytes == small);
     REQUIRE(txn.compares ==
             std::vector<Compare>{{"/torchup/daemons/seat", Revision{3}}, {scope.head(run), Revision{2}}});
-    REQUIRE(request(txn));
-    apply(keys, txn);
+    REQUIRE(request(txn).has_value());
+    carry_out(keys, txn);
   }
   REQUIRE(read_states(scope, entries(keys))->at(0).bytes == large);
-  REQUIRE(keys.size() == 4);           // nothing of the former serial is left
-  apply(keys, written(large, 11)[0]);  // interrupted
-  apply(keys, written(small, 12)[0]);
+  REQUIRE(keys.size() == 4);               // nothing of the former serial is left
+  carry_out(keys, written(large, 11)[0]);  // interrupted
+  carry_out(keys, written(small, 12)[0]);
   REQUIRE(keys.size() == 2);
   REQUIRE(read_states(scope, entries(keys))->at(0).run_id == run);
 }
 
 TEST_CASE("a state of which anything is missing or changed is refused with its key", "[unit][etcd]") {
   std::map<std::string, std::string> keys;
-  for (const Txn& txn : written(std::string(piece_bytes_max + 1, 'x'), 1)) apply(keys, txn);
+  for (const Txn& txn : written(std::string(piece_bytes_max + 1, 'x'), 1)) carry_out(keys, txn);
   const std::string head = scope.head(run);
   auto code = errc::bad_frame;
   SECTION("a piece") { keys.erase(scope.piece(run, 1, 1)); }
@@ -67,7 +67,7 @@ TEST_CASE("a state of which anything is missing or changed is refused with its k
     code = errc::wrong_version;
   }
   const auto states = read_states(scope, entries(keys));
-  REQUIRE_FALSE(states);
+  REQUIRE_FALSE(states.has_value());
   REQUIRE(states.error().code == make_error_code(code));
   REQUIRE(states.error().context.find(head) != std::string::npos);
 }
@@ -77,7 +77,7 @@ TEST_CASE("heads, holders and keys are read as they were written", "[unit][etcd]
   REQUIRE(*read_head(encode_head(head)) == head);
   const Holder holder{{{"10.0.0.5", Port{4711}}, {"::1", Port{1}}}, "h", "n", 12};
   REQUIRE(*read_holder(encode_holder(holder)) == holder);
-  REQUIRE_FALSE(read_holder(encode_holder({})));
+  REQUIRE_FALSE(read_holder(encode_holder({})).has_value());
   REQUIRE(scope.head(run) == "/torchup/daemons/state/a%2Fb%25");
   REQUIRE(scope.place(scope.piece(run, 3, 4)) == Scope::Place{.run_id = run, .serial = 3, .index = 4});
   for (const char* key : {"/torchup/daemons/state/", "/torchup/daemons/state/a/1", "/torchup/daemons/state/a/01/0",
