@@ -1,4 +1,4 @@
-#include "rendezvous/core/seat/seat.hpp"
+#include "rendezvous/core/seat/candidacy.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -18,15 +18,15 @@ Duration campaign_wait_of(GroupRank rank) {
   return std::min<Duration>(std::chrono::milliseconds{20} * rank.value(), std::chrono::seconds{1});
 }
 
-Seat::Seat(SeatSettings settings, TimePoint now) : settings_{settings}, look_at_{now} {}
+Candidacy::Candidacy(CandidacySettings settings, TimePoint now) : settings_{settings}, look_at_{now} {}
 
-std::vector<seat::Action> Seat::step(const seat::Event& event, TimePoint now) {
+std::vector<candidacy::Action> Candidacy::step(const candidacy::Event& event, TimePoint now) {
   std::visit([&](const auto& what) { on(what, now); }, event);
   due(now);
   return std::exchange(actions_, {});
 }
 
-std::optional<TimePoint> Seat::deadline() const {
+std::optional<TimePoint> Candidacy::deadline() const {
   std::optional<TimePoint> first;
   const auto consider = [&](const std::optional<TimePoint>& at) {
     if (at && (!first || *at < *first)) first = at;
@@ -38,47 +38,47 @@ std::optional<TimePoint> Seat::deadline() const {
   return first;
 }
 
-void Seat::due(TimePoint now) {
+void Candidacy::due(TimePoint now) {
   if (role_ == Role::left) return;
   if (!look_ && look_at_ && now >= *look_at_) {
     look_at_.reset();
     look_ = Asked{next_number_++, now, known_};
-    act(seat::Look{look_->number});
+    act(candidacy::Look{look_->number});
   }
   if (!granting_ && !taking_ && campaign_at_ && now >= *campaign_at_) {
     campaign_at_.reset();
     if (lease_ != etcd::LeaseId{0}) {
-      take();
+      take(now);
     } else {
       granting_ = Asked{next_number_++, now, known_};
-      act(seat::Grant{granting_->number, seat_ttl(settings_.lease)});
+      act(candidacy::Grant{granting_->number, seat_ttl(settings_.lease)});
     }
   }
   if (!renewing_ && renew_at_ && now >= *renew_at_) {
     renew_at_ = now + seat_ttl(settings_.lease) / 3;
     renewing_ = Asked{next_number_++, now, known_};
-    act(seat::Renew{renewing_->number, lease_});
+    act(candidacy::Renew{renewing_->number, lease_});
   }
 }
 
-Duration Seat::look_period() const { return std::min<Duration>(std::chrono::seconds{1}, settings_.lease / 5); }
+Duration Candidacy::look_period() const { return std::min<Duration>(std::chrono::seconds{1}, settings_.lease / 5); }
 
-void Seat::retry(TimePoint now) {
+void Candidacy::retry(TimePoint now) {
   look_at_ = now + retry_;
   retry_ = std::min(retry_ * 2, Duration{retry_longest});
 }
 
-void Seat::campaign(TimePoint at) {
+void Candidacy::campaign(TimePoint at) {
   if (!granting_ && !taking_ && (!campaign_at_ || at < *campaign_at_)) campaign_at_ = at;
 }
 
-void Seat::take() {
-  taking_ = Asked{next_number_++, {}, known_};
-  act(seat::Take{taking_->number, was_, lease_});
+void Candidacy::take(TimePoint now) {
+  taking_ = Asked{next_number_++, now, known_};
+  act(candidacy::Take{taking_->number, was_, lease_});
 }
 
-void Seat::drop_lease(bool revoke) {
-  if (revoke && lease_ != etcd::LeaseId{0}) act(seat::Revoke{lease_});
+void Candidacy::drop_lease(bool revoke) {
+  if (revoke && lease_ != etcd::LeaseId{0}) act(candidacy::Revoke{lease_});
   lease_ = etcd::LeaseId{0};
   renew_at_.reset();
   renewing_.reset();
@@ -86,7 +86,7 @@ void Seat::drop_lease(bool revoke) {
 
 // ---- answers of etcd's
 
-void Seat::on(const seat::Read& event, TimePoint now) {
+void Candidacy::on(const candidacy::Read& event, TimePoint now) {
   if (!answers(look_, event.number)) return;
   const Asked look = *std::exchange(look_, {});
   if (event.view.revision < look.known) return retry(now);  // it goes back in time: another member is asked
@@ -102,7 +102,7 @@ void Seat::on(const seat::Read& event, TimePoint now) {
   saw_other(event.view, now);
 }
 
-void Seat::saw_vacant(TimePoint now) {
+void Candidacy::saw_vacant(TimePoint now) {
   was_ = Term{0};
   if (role_ == Role::holding) {
     seated_ = false;
@@ -115,11 +115,11 @@ void Seat::saw_vacant(TimePoint now) {
   look_at_ = now + look_period();
 }
 
-void Seat::saw_ours(const Asked& look, Term term, TimePoint now) {
+void Candidacy::saw_ours(const Asked& look, Term term, TimePoint now) {
   look_at_ = now + look_period();
   if (role_ == Role::holding && term == term_) {
     seated_ = true;
-    act(seat::Confirm{look.sent});
+    act(candidacy::Confirm{look.sent});
     if (lease_ != etcd::LeaseId{0}) {
       campaign_at_.reset();
       return;
@@ -130,9 +130,9 @@ void Seat::saw_ours(const Asked& look, Term term, TimePoint now) {
   campaign(now);
 }
 
-void Seat::saw_other(const seat::View& view, TimePoint now) {
+void Candidacy::saw_other(const candidacy::View& view, TimePoint now) {
   if (role_ == Role::holding) {
-    act(seat::Yield{view.term, view.holder.endpoints});
+    act(candidacy::Yield{view.term, view.holder.endpoints});
     seated_ = false;
     term_ = Term{0};
   }
@@ -149,40 +149,41 @@ void Seat::saw_other(const seat::View& view, TimePoint now) {
   campaign_at_.reset();
   role_ = Role::standing_by;
   look_at_ = now + look_period();  // until we are attached
-  if (!attends) act(seat::Attend{view.term, view.holder.endpoints});
+  if (!attends) act(candidacy::Attend{view.term, view.holder.endpoints});
 }
 
-void Seat::on(const seat::Granted& event, TimePoint now) {
+void Candidacy::on(const candidacy::Granted& event, TimePoint now) {
   if (!answers(granting_, event.number)) return;
   granting_.reset();
-  if (role_ == Role::left || role_ == Role::standing_by) return act(seat::Revoke{event.lease});
+  if (role_ == Role::left || role_ == Role::standing_by) return act(candidacy::Revoke{event.lease});
   lease_ = event.lease;
   renew_at_ = now + seat_ttl(settings_.lease) / 3;
-  take();
+  take(now);
 }
 
-void Seat::on(const seat::Taken& event, TimePoint now) {
+void Candidacy::on(const candidacy::Taken& event, TimePoint now) {
   if (!answers(taking_, event.number)) return;
-  taking_.reset();
+  const TimePoint sent = std::exchange(taking_, {})->sent;
   look_at_ = now;
   if (lease_ == etcd::LeaseId{0}) return;  // it was given back or died meanwhile, and the seat with it
   greatest_ = std::max(greatest_, event.term);
   known_ = std::max(known_, etcd::Revision{event.term.value()});
   const bool again = role_ == Role::holding;
   const bool proved = !again && ended_ != Term{0} && ended_ == before_;
-  act(seat::Serve{event.term, again ? term_ : before_, again, proved});
+  act(candidacy::Serve{event.term, again ? term_ : before_, again, proved});
+  act(candidacy::Confirm{sent});
   role_ = Role::holding;
   term_ = event.term;
   seated_ = true;
 }
 
-void Seat::on(const seat::Missed& event, TimePoint now) {
+void Candidacy::on(const candidacy::Missed& event, TimePoint now) {
   if (!answers(taking_, event.number)) return;
   taking_.reset();
   look_at_ = now;
 }
 
-void Seat::on(const seat::Renewed& event, TimePoint now) {
+void Candidacy::on(const candidacy::Renewed& event, TimePoint now) {
   if (!answers(renewing_, event.number)) return;
   renewing_.reset();
   if (event.alive) return;
@@ -191,7 +192,7 @@ void Seat::on(const seat::Renewed& event, TimePoint now) {
   look_at_ = now;
 }
 
-void Seat::on(const seat::Failed& event, TimePoint now) {
+void Candidacy::on(const candidacy::Failed& event, TimePoint now) {
   if (answers(look_, event.number)) {
     look_.reset();
     return retry(now);
@@ -209,16 +210,16 @@ void Seat::on(const seat::Failed& event, TimePoint now) {
 // ---- what others say
 
 /// A placed agent asks etcd nothing.
-void Seat::on(const seat::Attached& event, TimePoint) {
+void Candidacy::on(const candidacy::Attached& event, TimePoint) {
   greatest_ = std::max(greatest_, event.term);
   if (role_ == Role::standing_by && event.term == greatest_) look_at_.reset();
 }
 
-void Seat::on(const seat::Doubted&, TimePoint now) {
+void Candidacy::on(const candidacy::Doubted&, TimePoint now) {
   if (role_ == Role::standing_by) look_at_ = now;
 }
 
-void Seat::on(const seat::HolderEnded& event, TimePoint now) {
+void Candidacy::on(const candidacy::HolderEnded& event, TimePoint now) {
   if (role_ == Role::holding || role_ == Role::left || event.term < greatest_) return;
   ended_ = event.term;
   before_ = was_ = event.term;
@@ -228,25 +229,25 @@ void Seat::on(const seat::HolderEnded& event, TimePoint now) {
 }
 
 /// Hearsay makes us silent at once; who has the seat the next look tells.
-void Seat::on(const seat::Outvoted& event, TimePoint now) {
+void Candidacy::on(const candidacy::Outvoted& event, TimePoint now) {
   greatest_ = std::max(greatest_, event.term);
   look_at_ = now;
   if (role_ != Role::holding || event.term <= term_) return;
-  act(seat::Yield{event.term, {}});
+  act(candidacy::Yield{event.term, {}});
   drop_lease(true);
   role_ = Role::seeking;
   term_ = Term{0};
   seated_ = false;
 }
 
-void Seat::on(const seat::Leave&, TimePoint) {
+void Candidacy::on(const candidacy::Leave&, TimePoint) {
   if (role_ == Role::left) return;
   if (role_ == Role::holding && !taking_ && lease_ != etcd::LeaseId{0}) {
-    act(seat::Vacate{term_, lease_});
-    act(seat::Yield{term_, {}});
+    act(candidacy::Vacate{term_, lease_});
+    act(candidacy::Yield{term_, {}});
     drop_lease(false);
   } else {
-    if (role_ == Role::holding) act(seat::Yield{term_, {}});
+    if (role_ == Role::holding) act(candidacy::Yield{term_, {}});
     drop_lease(true);  // whatever a txn on its way still does, the seat goes with its lease
   }
   role_ = Role::left;

@@ -15,7 +15,7 @@ namespace torchup {
 using Term = Strong<struct TermTag, std::int64_t>;  ///< of a seat: the revision of the txn that took it; 0: none
 
 /// What the machine that takes and keeps a seat is told, and what it wants done.
-namespace seat {
+namespace candidacy {
 
 /// What a read of the seat found; `lease` and `holder` where it is not vacant.
 struct View {
@@ -118,7 +118,7 @@ struct Serve {
   bool proved = false;  ///< the former holder's process has ended
   friend bool operator==(const Serve&, const Serve&) = default;
 };
-/// A read that was sent at `sent` showed our term.
+/// A read, or the txn that took the seat, was sent at `sent` and showed our term.
 struct Confirm {
   TimePoint sent;
   friend bool operator==(const Confirm&, const Confirm&) = default;
@@ -137,9 +137,9 @@ struct Attend {
 };
 using Action = std::variant<Look, Grant, Take, Renew, Revoke, Vacate, Serve, Confirm, Yield, Attend>;
 
-}  // namespace seat
+}  // namespace candidacy
 
-struct SeatSettings {
+struct CandidacySettings {
   Duration lease = std::chrono::seconds{10};  ///< the job's; the seat's is seat_ttl()
   Duration campaign_wait{};                   ///< before a vacant seat is taken: campaign_wait_of() or a random one
 };
@@ -154,17 +154,19 @@ struct SeatSettings {
 /// A lease makes a seat vacant some day and proves nothing: only a read or a txn does. An answer that was lost is asked
 /// for: a seat under the lease that we were granted is ours, and is taken once more, so that each tenure begins with
 /// the txn that read its state. A seat that became vacant under us is taken again at once, as a new tenure.
-class Seat {
+class Candidacy {
  public:
   enum class Role : std::uint8_t { seeking, standing_by, holding, left };
   static constexpr Duration retry_first = std::chrono::milliseconds{50};
   static constexpr Duration retry_longest = std::chrono::seconds{1};
 
-  Seat(SeatSettings settings, TimePoint now);
+  Candidacy(CandidacySettings settings, TimePoint now);
 
   /// Applies `event`, then what is due at `now`, which never goes backwards.
-  [[nodiscard]] std::vector<seat::Action> step(const seat::Event& event, TimePoint now);
+  [[nodiscard]] std::vector<candidacy::Action> step(const candidacy::Event& event, TimePoint now);
   [[nodiscard]] std::optional<TimePoint> deadline() const;
+  /// From the next vacant seat on.
+  void set_campaign_wait(Duration wait) { settings_.campaign_wait = wait; }
 
   [[nodiscard]] Role role() const { return role_; }
   [[nodiscard]] Term term() const { return term_; }  ///< of our tenure while we hold
@@ -178,33 +180,33 @@ class Seat {
     TimePoint sent;
     etcd::Revision known{0};  ///< when it was sent: an answer that is older goes back in time
   };
-  void on(const seat::Read& event, TimePoint now);
-  void on(const seat::Granted& event, TimePoint now);
-  void on(const seat::Taken& event, TimePoint now);
-  void on(const seat::Missed& event, TimePoint now);
-  void on(const seat::Renewed& event, TimePoint now);
-  void on(const seat::Failed& event, TimePoint now);
-  void on(const seat::Hint&, TimePoint now) { look_at_ = now; }
-  void on(const seat::Attached& event, TimePoint now);
-  void on(const seat::Doubted& event, TimePoint now);
-  void on(const seat::HolderEnded& event, TimePoint now);
-  void on(const seat::Outvoted& event, TimePoint now);
-  void on(const seat::Leave&, TimePoint now);
-  void on(const seat::Wake&, TimePoint) {}
+  void on(const candidacy::Read& event, TimePoint now);
+  void on(const candidacy::Granted& event, TimePoint now);
+  void on(const candidacy::Taken& event, TimePoint now);
+  void on(const candidacy::Missed& event, TimePoint now);
+  void on(const candidacy::Renewed& event, TimePoint now);
+  void on(const candidacy::Failed& event, TimePoint now);
+  void on(const candidacy::Hint&, TimePoint now) { look_at_ = now; }
+  void on(const candidacy::Attached& event, TimePoint now);
+  void on(const candidacy::Doubted& event, TimePoint now);
+  void on(const candidacy::HolderEnded& event, TimePoint now);
+  void on(const candidacy::Outvoted& event, TimePoint now);
+  void on(const candidacy::Leave&, TimePoint now);
+  void on(const candidacy::Wake&, TimePoint) {}
 
   void saw_vacant(TimePoint now);
   void saw_ours(const Asked& look, Term term, TimePoint now);
-  void saw_other(const seat::View& view, TimePoint now);
+  void saw_other(const candidacy::View& view, TimePoint now);
   void campaign(TimePoint at);
-  void take();
+  void take(TimePoint now);
   void drop_lease(bool revoke);
   void retry(TimePoint now);
   void due(TimePoint now);
   [[nodiscard]] Duration look_period() const;
-  void act(seat::Action action) { actions_.push_back(std::move(action)); }
+  void act(candidacy::Action action) { actions_.push_back(std::move(action)); }
 
-  SeatSettings settings_;
-  std::vector<seat::Action> actions_;
+  CandidacySettings settings_;
+  std::vector<candidacy::Action> actions_;
   Role role_ = Role::seeking;
   Term term_{0};
   bool seated_ = false;
