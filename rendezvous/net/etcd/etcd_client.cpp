@@ -2,11 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/beast/http.hpp>
 #include <deque>
 #include <map>
@@ -77,8 +78,20 @@ class EtcdClient::Impl : public std::enable_shared_from_this<EtcdClient::Impl> {
   /// A connection, which its operations own until they have ended.
   struct Line {
     explicit Line(tcp::socket connected) : socket{std::move(connected)} {}
+    void begin_answer() {
+      parser.emplace();
+      parser->body_limit(etcd::answer_bytes_max);
+      parser->header_limit(32768);
+      parser->eager(true);
+    }
     tcp::socket socket;
-    boost::beast::flat_buffer buffer = {};
+    std::unique_ptr<EtcdTlsStream> tls = {};
+    bool shaking = false;  ///< hands
+    bool reading = false;
+    std::array<char, 16384> chunk = {};
+    std::string input = {};
+    std::optional<http::response_parser<http::string_body>> parser = {};  ///< of the answer that is awaited
+    std::function<void(unsigned, std::string)> heard = {};
   };
 
   /// The first in the queue: on a line that stands, logged in where that is wanted.
@@ -121,8 +134,23 @@ class EtcdClient::Impl : public std::enable_shared_from_this<EtcdClient::Impl> {
                        self->local_address_ = local.address().to_string();
                      }
                      limit_silence(self->line_->socket.native_handle(), std::chrono::seconds{10});
-                     self->go_on();
+                     self->greet();
                    });
+  }
+
+  /// Shakes hands where that is wanted.
+  void greet() {
+    if (!settings_.https) return go_on();
+    if (!tls_) {
+      auto opened = EtcdTls::open(settings_.files);
+      if (!opened) return failed({etcd::Cause::forbidden, opened.error().message()});
+      tls_ = *std::move(opened);
+    }
+    line_->tls = std::make_unique<EtcdTlsStream>(tls_, settings_.members[member_].host);
+    line_->shaking = true;
+    arm();
+    write(line_->tls->to_send());
+    read();
   }
 
   void log_in() {
@@ -138,56 +166,99 @@ class EtcdClient::Impl : public std::enable_shared_from_this<EtcdClient::Impl> {
   using Heard = std::function<void(unsigned status, std::string body)>;
 
   void send(const etcd::Request& request, Heard heard) {
-    auto message = std::make_shared<http::request<http::string_body>>(http::verb::post, request.path, 11);
-    message->set(http::field::host, to_string(settings_.members[member_]));
-    message->set(http::field::content_type, "application/json");
-    if (!token_.empty()) message->set(http::field::authorization, token_);
-    message->body() = request.body;
-    message->prepare_payload();
+    std::string text = fmt::format("POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n",
+                                   request.path, to_string(settings_.members[member_]), request.body.size());
+    if (!token_.empty()) text += fmt::format("Authorization: {}\r\n", token_);
+    text += "\r\n";
+    text += request.body;
+    line_->heard = std::move(heard);
+    line_->begin_answer();
     arm();
-    http::async_write(line_->socket, *message,
-                      [weak = weak_from_this(), message, line = line_, heard = std::move(heard)](
-                          const error_code& error, std::size_t) mutable {
+    if (line_->tls) {
+      line_->tls->send(text);
+      text = line_->tls->to_send();
+    }
+    write(std::move(text));
+    if (!line_->reading) read();
+  }
+
+  void write(std::string text) {
+    if (text.empty()) return;
+    auto bytes = std::make_shared<std::string>(std::move(text));
+    asio::async_write(line_->socket, asio::buffer(*bytes),
+                      [weak = weak_from_this(), bytes, line = line_](const error_code& error, std::size_t) {
                         const auto self = weak.lock();
-                        if (!self || self->line_ != line) return;
-                        if (error) return self->broke(error);
-                        self->receive(std::move(heard));
+                        if (self && self->line_ == line && error) self->failed({etcd::Cause::away, "the connection broke"});
                       });
   }
 
-  void receive(Heard heard) {
-    auto parser = std::make_shared<http::response_parser<http::string_body>>();
-    parser->body_limit(etcd::answer_bytes_max);
-    parser->header_limit(32768);
-    http::async_read(line_->socket, line_->buffer, *parser,
-                     [weak = weak_from_this(), parser, line = line_, heard = std::move(heard)](const error_code& error,
-                                                                                               std::size_t) {
-                       const auto self = weak.lock();
-                       if (!self || self->line_ != line) return;
-                       if (error) return self->broke(error);
-                       self->limit_.cancel();
-                       auto message = parser->release();
-                       if (!message.keep_alive()) self->hang_up();
-                       heard(message.result_int(), std::move(message.body()));
-                     });
+  void read() {
+    line_->reading = true;
+    line_->socket.async_read_some(asio::buffer(line_->chunk),
+                                  [weak = weak_from_this(), line = line_](const error_code& error, std::size_t count) {
+                                    line->reading = false;
+                                    const auto self = weak.lock();
+                                    if (!self || self->line_ != line) return;
+                                    if (error) return self->failed({etcd::Cause::away, "the connection broke"});
+                                    self->take({line->chunk.data(), count});
+                                  });
+  }
+
+  void take(std::string_view bytes) {
+    const auto line = line_;
+    if (!line->tls) {
+      line->input += bytes;
+    } else {
+      line->tls->receive(bytes, line->input);
+      write(line->tls->to_send());
+      if (const std::string& why = line->tls->failure(); !why.empty()) {
+        hang_up();
+        return failed({line->tls->refused() ? etcd::Cause::forbidden : etcd::Cause::away, why});
+      }
+      if (std::exchange(line->shaking, !line->tls->open()) && !line->shaking) {
+        disarm();
+        read();
+        return go_on();
+      }
+    }
+    parse();
+    if (line_ == line && !line->reading) read();
+  }
+
+  void parse() {
+    const auto line = line_;
+    while (line->parser && !line->input.empty()) {
+      error_code error;
+      const std::size_t taken = line->parser->put(asio::buffer(line->input), error);
+      line->input.erase(0, taken);
+      if (error && error != http::error::need_more) {
+        return failed({etcd::Cause::no_etcd, "is no etcd: " + error.message()});
+      }
+      if (line->parser->is_done()) break;
+      if (taken == 0) return;
+    }
+    if (!line->parser || !line->parser->is_done()) return;
+    disarm();
+    auto message = line->parser->release();
+    line->parser.reset();
+    const Heard heard = std::exchange(line->heard, {});
+    if (!message.keep_alive()) hang_up();
+    heard(message.result_int(), std::move(message.body()));
   }
 
   /// A member that takes longer than that is left; its answer, if any, is nobody's.
   void arm() {
     limit_.expires_after(answer_limit);
-    limit_.async_wait([weak = weak_from_this(), line = line_](const error_code& error) {
+    limit_.async_wait([weak = weak_from_this(), armed = ++armed_](const error_code& error) {
       const auto self = weak.lock();
-      if (error || !self || self->line_ != line) return;
+      if (error || !self || self->armed_ != armed) return;
       self->failed({etcd::Cause::away, "no answer in 2 s"});
     });
   }
 
-  void broke(const error_code& error) {
-    // What closes the kept connection before it has read anything has done nothing with it; but that cannot be known.
-    const bool strange = error.category() != boost::system::system_category() && error != asio::error::eof &&
-                         error != http::error::end_of_stream && error != http::error::partial_message;
-    failed({strange ? etcd::Cause::no_etcd : etcd::Cause::away,
-            strange ? "is no etcd: " + error.message() : "the connection broke"});
+  void disarm() {
+    ++armed_;
+    limit_.cancel();
   }
 
   void answered(unsigned status, std::string body) {
@@ -199,6 +270,7 @@ class EtcdClient::Impl : public std::enable_shared_from_this<EtcdClient::Impl> {
   }
 
   void failed(etcd::Failure why) {
+    if (!busy_) return hang_up();  // the kept connection has ended, and nobody waits for an answer
     if (why.cause == etcd::Cause::log_in && !token_.empty() && !std::exchange(renewed_, true)) {
       token_.clear();
       return go_on();
@@ -218,7 +290,7 @@ class EtcdClient::Impl : public std::enable_shared_from_this<EtcdClient::Impl> {
   }
 
   void hang_up() {
-    limit_.cancel();
+    disarm();
     token_.clear();  // another member may not know it yet
     if (!line_) return;
     error_code ignored;
@@ -227,7 +299,7 @@ class EtcdClient::Impl : public std::enable_shared_from_this<EtcdClient::Impl> {
   }
 
   void finish(Answer answer) {
-    limit_.cancel();
+    disarm();
     const Done done = std::move(queue_.front().done);
     queue_.pop_front();
     const auto self = shared_from_this();  // `done` may let go of it
@@ -250,7 +322,9 @@ class EtcdClient::Impl : public std::enable_shared_from_this<EtcdClient::Impl> {
   std::size_t member_ = 0;
   std::size_t tried_ = 0;  ///< members that were dialled for this request
   std::string local_address_;
+  std::uint64_t armed_ = 0;  ///< how often the limit was set or taken back
   bool renewed_ = false;   ///< the login, for this request
+  std::shared_ptr<const EtcdTls> tls_;  ///< null: not used so far
   std::map<std::size_t, etcd::Failure> troubles_;
 };
 

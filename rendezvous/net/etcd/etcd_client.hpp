@@ -10,6 +10,7 @@
 #include "rendezvous/core/etcd/etcd_failure.hpp"
 #include "rendezvous/core/etcd/etcd_messages.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/net/etcd/etcd_tls.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -21,6 +22,8 @@ struct EtcdSettings {
   std::vector<Endpoint> members = {};  ///< at least one, in the order of trying
   std::string user = {};               ///< empty: nobody logs in
   std::string password = {};
+  bool https = false;
+  EtcdTlsFiles files = {};
 };
 
 /// Asks etcd by its JSON gateway: one request after the other, over one kept connection to one member. A member that
