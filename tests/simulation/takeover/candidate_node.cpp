@@ -141,7 +141,7 @@ void CandidateNode::perform(const link::Dial& dial) {
           });
         });
       });
-      step(link::Dialled{line_id, Nonce{}});
+      step(link::Dialled{line_id});
     });
   });
 }

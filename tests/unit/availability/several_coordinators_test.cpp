@@ -45,7 +45,7 @@ struct Agent {
     if (!dialled) step(link::Wake{});
     REQUIRE(dialled);
     const LineId line = std::exchange(dialled, {})->line;
-    step(link::Dialled{line, {}});
+    step(link::Dialled{line});
     return line;
   }
   LineId welcome(std::int64_t term) {
