@@ -257,3 +257,20 @@ TEST_CASE("an unseated coordinator is doubted once, until it is sure again", "[u
   agent.answer(line, 0s);
   REQUIRE(agent.wanted<link::Attends>()->term == 5);
 }
+
+TEST_CASE("beside a silent daemon the others are asked, and who only knows the silent one sends nobody back",
+          "[unit][several]") {
+  Agent agent{{first, second}};
+  const LineId line = agent.run(5);
+  agent.pass(agent.now + 2500ms);  // the answer is late
+  REQUIRE(agent.wanted<link::Doubts>());
+  REQUIRE(agent.dialled->endpoint == second);
+  agent.step(link::Heard{agent.connect(), Elsewhere{5, {"a:29400"}}});
+  agent.pass(agent.now + 2s);
+  REQUIRE(agent.dialled->endpoint == second);
+  const LineId other = agent.connect();
+  REQUIRE(other != line);
+  agent.step(link::Heard{other, Welcome{.term = 6}});
+  REQUIRE(agent.moved());
+  REQUIRE_FALSE(agent.fenced());
+}
