@@ -59,12 +59,27 @@ std::string statements_text(const RehearsalScript& script) {
 std::string rendezvous_text(const LaunchConfig& plan) {
   const RendezvousConfig& meeting = plan.rendezvous;
   if (plan.front && !meeting.endpoint) return "in this process, over the links to the hosts";
+  if (meeting.etcd) {
+    std::string members = "any node's agent, as they settle it in etcd at ";
+    for (const Endpoint& each : meeting.etcd->members) {
+      members += (&each == &meeting.etcd->members.front() ? "" : ", ") + to_string(each);
+    }
+    return members + ", prefix " + meeting.etcd->conf.prefix;
+  }
   if (plan.rehearsal.nodes > 0) return "c10d, on a free port of 127.0.0.1";
   if (plan.one_node() && !meeting.endpoint) return "in this process, workers meet on a free port of 127.0.0.1";
   std::string text = meeting.backend == Backend::static_ ? "static, " : "c10d, ";
   text += meeting.endpoint ? to_string(*meeting.endpoint) : std::string{"localhost"};
+  for (const Endpoint& each : meeting.endpoints) {
+    if (each != meeting.endpoint) text += ", " + to_string(each);
+  }
   for (const Port port : plan.scheduler.further_ports) text += fmt::format(", else {}", port.value());
   return text;
+}
+
+std::string store_text(const LaunchConfig& plan) {
+  return plan.rendezvous.token.empty() ? "by each node's agent, not encrypted: there is no token"
+                                       : "by each node's agent, encrypted by the token";
 }
 
 }  // namespace
@@ -94,6 +109,7 @@ std::string plan_text(const LaunchConfig& plan) {
   line("role", plan.role);
   told("rendezvous", rendezvous_text(plan), plan.origins.endpoint);
   told("run id", plan.rendezvous.run_id.value(), plan.origins.run_id);
+  if (plan.terms.store_proxy && !plan.one_node()) told("workers' store", store_text(plan), "--store-proxy");
   if (!plan.preflight.only) {
     if (!plan.front) line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
     line("command", words_text(plan.program.command));

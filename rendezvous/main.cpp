@@ -10,11 +10,17 @@
 #include <cstdio>
 #include <iostream>
 
+#include "rendezvous/base/exit_codes.hpp"
+#include "rendezvous/core/etcd/etcd_conf.hpp"
+#include "rendezvous/core/text/endpoint_list.hpp"
 #include "rendezvous/core/text/wording.hpp"
+#include "rendezvous/net/agent/standby.hpp"
+#include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/daemon/daemon.hpp"
 #include "rendezvous/net/io/asio.hpp"
 #include "rendezvous/net/io/log.hpp"
 #include "rendezvous/net/io/notify.hpp"
+#include "rendezvous/net/io/password.hpp"
 #include "rendezvous/net/io/standard_descriptors.hpp"
 #include "rendezvous/net/io/token.hpp"
 
@@ -54,6 +60,7 @@ a member of a job is, or from --allow; torchrun's agents, which cannot prove it,
 
 struct Settings {
   DaemonSettings daemon;
+  std::string state_etcd, etcd_conf, advertise;
   std::uint16_t port = 29400;
   double handshake_s = 10, request_s = 120, stalled_s = 60, silence_s = 90, grace_s = 30;
   std::string token_file;
@@ -143,8 +150,18 @@ void add_limits(CLI::App& app, Settings& settings) {
 }
 
 void add_trust(CLI::App& app, Settings& settings) {
-  app.add_option("--token-file", settings.token_file,
-                 "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
+  app.add_option(
+      "--token-file", settings.token_file,
+      "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else $CREDENTIALS_DIRECTORY/token, else "
+      "none");
+  auto* const cert =
+      app.add_option("--tls-cert", settings.daemon.tls_cert,
+                     "Certificate (PEM, with those between it and its authority) for https on the same port");
+  auto* const key = app.add_option("--tls-key", settings.daemon.tls_key,
+                                   "Its private key (PEM); both files are read again "
+                                   "when they change");
+  cert->needs(key);
+  key->needs(cert);
   app.add_option("--read-token-file", settings.read_token_file,
                  "Another secret: who sends it over HTTP may see jobs, and steer none");
   app.add_option("--status-host", settings.daemon.host_names,
@@ -164,6 +181,19 @@ void add_jobs(CLI::App& app, Settings& settings) {
       "--state-dir", settings.daemon.state_dir,
       "Folder where jobs of torchup's agents are kept, so that they go on when this process is ended and started "
       "again; made where it is missing");
+  CLI::Option* const etcd =
+      app.add_option("--state-etcd", settings.state_etcd,
+                     "etcd's members, HOST[:PORT],... (3.4 or newer): one of several torchupd is active at a time, "
+                     "jobs are kept there, "
+                     "and go on with another when it ends; agents name all of them in --rdzv-endpoint");
+  etcd->excludes(app.get_option("--state-dir"));
+  app.add_option("--etcd-conf", settings.etcd_conf,
+                 "KEY=VALUE,...: protocol, cacert, cert, key, etcd_prefix (/torchup), user, password_file (else "
+                 "TORCHUP_ETCD_PASSWORD)")
+      ->needs(etcd);
+  app.add_option("--advertise", settings.advertise,
+                 "HOST[:PORT] that agents are sent to when this one is active (default: our address towards etcd)")
+      ->needs(etcd);
   app.add_option("--max-agents", settings.daemon.agents_max, "Of one job")
       ->check(CLI::Range(1, nodes_max))
       ->capture_default_str();
@@ -177,7 +207,8 @@ void add_jobs(CLI::App& app, Settings& settings) {
       "--events", settings.daemon.events_file,
       "File to which what happens to all jobs is appended, an object of JSON in each line, with run_id and seq");
   app.add_flag("--store-only", settings.daemon.store_only, "Neither agents nor HTTP pages on the port")
-      ->excludes(events);
+      ->excludes(events)
+      ->excludes(etcd);
 }
 
 void add_log(CLI::App& app, LogOptions& log) {
@@ -222,8 +253,10 @@ void raise_descriptor_limit() {
 /// The two steps of ending: nobody new, then nobody at all.
 class Ending {
  public:
-  Ending(asio::io_context& loop, Daemon& daemon, Duration grace, Log& log)
-      : loop_{loop}, daemon_{daemon}, grace_{grace}, log_{log}, signals_{loop, SIGTERM, SIGINT}, timer_{loop} {
+  /// `standby`: the seat is given back first; null: there is none.
+  Ending(asio::io_context& loop, Daemon& daemon, Duration grace, Log& log, Standby* standby)
+      : loop_{loop}, daemon_{daemon}, grace_{grace}, log_{log}, standby_{standby}, signals_{loop, SIGTERM, SIGINT},
+        timer_{loop} {
     wait();
   }
 
@@ -234,7 +267,11 @@ class Ending {
       if (std::exchange(draining_, true)) return loop_.stop();
       notify_service_manager("STOPPING=1");
       log_.tell(fmt::format("ending; {} connections have {} to go", daemon_.connection_count(), seconds(grace_)));
-      daemon_.drain([this] { loop_.stop(); });
+      if (standby_) {
+        standby_->leave([this] { daemon_.drain([this] { loop_.stop(); }); });
+      } else {
+        daemon_.drain([this] { loop_.stop(); });
+      }
       timer_.expires_after(grace_);
       timer_.async_wait([this](const boost::system::error_code& cancelled) {
         if (!cancelled) loop_.stop();
@@ -247,6 +284,7 @@ class Ending {
   Daemon& daemon_;
   Duration grace_;
   Log& log_;
+  Standby* standby_;
   asio::signal_set signals_;
   asio::steady_timer timer_;
   bool draining_ = false;
@@ -260,8 +298,45 @@ Duration duration_of(double count) {
 Result<std::string> read_job_token(const std::string& file) {
   std::string token = take_token_variable();
   if (!file.empty()) return read_token_file(file);
-  if (token.empty()) return token;
+  if (token.empty()) return read_credential_token();
   return checked_token(std::move(token), "TORCHUP_TOKEN");
+}
+
+/// What --state-etcd and --etcd-conf say. Errors: with the option's name.
+Result<StandbySettings> read_etcd(const Settings& settings) {
+  StandbySettings wanted;
+  auto members = parse_endpoints(settings.state_etcd, etcd_default_port);
+  if (!members) return fail(errc::bad_value, "--state-etcd: " + members.error().context);
+  wanted.etcd.members = *std::move(members);
+  auto items = etcd::split_conf(settings.etcd_conf);
+  auto conf = items ? etcd::read_conf(*items) : Result<etcd::Conf>{items.error()};
+  if (!conf) return fail(errc::bad_value, "--etcd-conf: " + conf.error().context);
+  if (!items->empty()) {
+    return fail(errc::bad_value,
+                fmt::format("--etcd-conf: '{}' is no key of it; there are protocol, cacert, cert, key, "
+                            "etcd_prefix, user and password_file",
+                            items->begin()->first));
+  }
+  wanted.etcd.https = conf->protocol == "https";
+  wanted.etcd.files = {conf->ca_file, conf->cert_file, conf->key_file};
+  if (wanted.etcd.https) {  // what cannot be read is told before anybody is served
+    if (auto opened = EtcdTls::open(wanted.etcd.files); !opened) {
+      return Error{opened.error().code, "--etcd-conf: " + opened.error().context};
+    }
+  }
+  wanted.prefix = conf->prefix;
+  wanted.etcd.user = conf->user;
+  if (!conf->user.empty()) {
+    auto password = read_etcd_password(conf->password_file);
+    if (!password) return password.error();
+    wanted.etcd.password = *std::move(password);
+  }
+  if (!settings.advertise.empty()) {
+    auto advertised = parse_endpoint(settings.advertise, Port{0});
+    if (!advertised) return fail(errc::bad_value, "--advertise: " + advertised.error().context);
+    wanted.advertised = *std::move(advertised);
+  }
+  return wanted;
 }
 
 int serve(Settings settings, Log& log) {
@@ -270,7 +345,7 @@ int serve(Settings settings, Log& log) {
     log.tell({LogLevel::error, token.error().message()});
     return 2;
   }
-  if (!token->empty()) {
+  if (!token->empty() || !settings.daemon.tls_cert.empty()) {
     if (auto prepared = prepare_proofs(); !prepared) {
       log.tell({LogLevel::error, prepared.error().message()});
       return 2;
@@ -293,16 +368,47 @@ int serve(Settings settings, Log& log) {
   daemon_settings.connections.request_max = duration_of(settings.request_s);
   daemon_settings.connections.stalled_max = duration_of(settings.stalled_s);
   daemon_settings.connections.silent_peer_max = duration_of(settings.silence_s);
+  std::optional<StandbySettings> several;
+  if (!settings.state_etcd.empty()) {
+    auto read = read_etcd(settings);
+    if (!read) {
+      log.tell({LogLevel::error, read.error().message()});
+      return 2;
+    }
+    several = *std::move(read);
+    several->token = daemon_settings.token;
+    several->bind = daemon_settings.bind;
+  }
   asio::io_context loop{1};
   const Log::LoopUse log_use = log.use(loop);
   Daemon daemon{loop, std::move(daemon_settings), log};
+  if (several) daemon.coordinator().stand_by({});  // before the first agent comes
   if (const auto exit_code = daemon.start()) return *exit_code;
-  Ending ending{loop, daemon, duration_of(settings.grace_s), log};  // whoever reads that we are ready may end us
+  int result = 0;
+  std::optional<Standby> standby;
+  if (several) {
+    several->port = [&daemon] { return daemon.port(); };
+    several->log = log.sink();
+    several->stands = [&log](const std::string& line) {
+      log.tell(line);
+      notify_service_manager("STATUS=" + line);
+    };
+    several->unusable = [&](const Error& error) {
+      log.tell({LogLevel::error, error.message()});
+      result = exit_code::unfit;
+      loop.stop();
+    };
+    standby.emplace(loop, daemon.coordinator(), *std::move(several));
+  }
+  // Whoever reads that we are ready may end us.
+  Ending ending{loop, daemon, duration_of(settings.grace_s), log, standby ? &*standby : nullptr};
   std::cout << "torchupd: ready on " << daemon.address() << std::endl;
   notify_service_manager("READY=1");
+  if (standby) standby->start();
   daemon.run();
+  standby.reset();
   daemon.end();
-  return 0;
+  return result;
 }
 
 }  // namespace

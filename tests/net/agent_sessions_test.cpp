@@ -193,6 +193,7 @@ TEST_CASE("so many agents are connected, and strangers go before one more is ref
   Script third{at};
   third.say_hello();
   REQUIRE(at.run_until([&] { return third.closed(); }));
+  REQUIRE(third.heard_of<Busy>());
   REQUIRE(at.logged("connections_max: 2"));
   REQUIRE_FALSE(first.closed());
   REQUIRE_FALSE(second.closed());
@@ -246,10 +247,10 @@ TEST_CASE("who is welcome and has not joined gives way to newcomers, and nobody 
   REQUIRE(at.run_until([&] { return idle[0].closed(); }));
   REQUIRE(at.logged("newcomers_max"));
   REQUIRE_FALSE(idle[1].closed());
-  REQUIRE(at.sessions.drop_newcomer(std::nullopt, "no descriptor"));
+  REQUIRE(at.sessions.drop_newcomer("no descriptor"));
   REQUIRE(at.run_until([&] { return idle[1].closed(); }));
-  REQUIRE(at.sessions.drop_newcomer(std::nullopt, "no descriptor"));
-  REQUIRE_FALSE(at.sessions.drop_newcomer(std::nullopt, "no descriptor"));
+  REQUIRE(at.sessions.drop_newcomer("no descriptor"));
+  REQUIRE_FALSE(at.sessions.drop_newcomer("no descriptor"));
   REQUIRE_FALSE(member.closed());
   REQUIRE(at.sessions.count() == 1);
 }

@@ -44,9 +44,9 @@ TEST_CASE("agents and coordinator prove the token to each other", "[net][agent_l
   }
   SECTION("another one: both sides say so, and it is over after the join timeout") {
     const auto begin = std::chrono::steady_clock::now();
-    Agent a = Agent::over_tcp(loop, daemon.endpoint, "other", 1s);
+    Agent a = Agent::over_tcp(loop, daemon.endpoint, "other", 3s);
     REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
-    REQUIRE(std::chrono::steady_clock::now() - begin >= 1s);
+    REQUIRE(std::chrono::steady_clock::now() - begin >= 3s);
     REQUIRE(a.lost()->exit_code == 68);
     REQUIRE(a.lost()->reason.find("the token") != std::string::npos);
     REQUIRE(told_of(a, "the token"));  // long before it ends
@@ -66,14 +66,14 @@ TEST_CASE("agents and coordinator prove the token to each other", "[net][agent_l
   }
 }
 
-TEST_CASE("a forged proof is refused", "[net][agent_link]") {
+TEST_CASE("with a token, who speaks without TLS is refused, and nothing else is done for it", "[net][agent_link]") {
   asio::io_context loop;
   Daemon daemon{loop, {.token = "secret"}};
   tcp::socket socket{loop};
   socket.connect({asio::ip::address_v4::loopback(), daemon.endpoint.port.value()});
+  const bool says_so = GENERATE(false, true);
   const std::string lie = std::string{agent_preface} +
-                          encode(AgentFrame{Hello{.has_token = true, .run_id = RunId{"job"}}}) +
-                          encode(AgentFrame{Proof{}});
+                          encode(AgentFrame{Hello{.has_token = says_so, .run_id = RunId{"job"}}});
   asio::write(socket, asio::buffer(lie));
   std::string answer;
   std::array<char, 4096> buffer{};
@@ -100,7 +100,7 @@ TEST_CASE("a forged proof is refused", "[net][agent_link]") {
 
 TEST_CASE("another program at the endpoint is told from a coordinator", "[net][agent_link]") {
   asio::io_context loop;
-  const std::string greeting = GENERATE("", "HTTP/1.1 400 Bad Request\r\n\r\n");  // or it says nothing
+  const std::string greeting = "HTTP/1.1 400 Bad Request\r\n\r\n";
   tcp::acceptor other{loop, {asio::ip::address_v4::loopback(), 0}};
   std::list<tcp::socket> held;
   std::function<void()> accept = [&] {
@@ -140,8 +140,7 @@ namespace {
 
 std::vector<CoordinatorFrame> every_frame() {
   const Placement place{.round = Round{0}, .world_size = 2, .master_addr = "10.6.6.6", .master_port = Port{666}};
-  return {Challenge{},
-          Welcome{},
+  return {Welcome{},
           KeepAliveAnswer{1},
           Refused{0, "go home"},
           HostStore{Round{0}},
@@ -151,7 +150,8 @@ std::vector<CoordinatorFrame> every_frame() {
           End{{.exit_code = 0}},
           Waiting{"wait"},
           Examine{},
-          HangTold{"told"}};
+          HangTold{"told"},
+          Busy{}};
 }
 
 /// A coordinator without the token: says `script` in answer to the agent's first words, then holds the connection, or
@@ -215,7 +215,7 @@ TEST_CASE("whoever has not proved the token starts nothing and ends nothing", "[
     for (const bool closes : {false, true}) {
       for (const bool welcomes : {false, true}) {
         std::vector<CoordinatorFrame> script{frame};
-        if (welcomes) script.insert(script.begin(), {Challenge{}, Welcome{}});
+        if (welcomes) script.insert(script.begin(), Welcome{});
         const auto& fake = fakes.emplace_back(loop, script, closes);
         agents.emplace_back([&](AgentLink::Handler handler) {
           return connect_agent(
@@ -248,7 +248,7 @@ TEST_CASE("a running agent obeys nobody who took its coordinator's place", "[net
   const auto heard = a.heard.size();
   daemon.reset();
   for (const CoordinatorFrame& frame : every_frame()) {
-    FakeCoordinator fake{loop, {Challenge{}, Welcome{}, frame}, true, endpoint.port.value()};
+    FakeCoordinator fake{loop, {Welcome{}, frame}, true, endpoint.port.value()};
     REQUIRE(run_until(loop, [&] { return fake.visits >= 2; }));
   }
   REQUIRE(only_waited({a.heard.begin() + static_cast<std::ptrdiff_t>(heard), a.heard.end()}));

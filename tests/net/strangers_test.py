@@ -6,8 +6,6 @@ usage: tests/support/run_case.py strangers_test.py CASE TORCHUPD
 Runs in a network namespace of its own where that is allowed: there, peers come from addresses that are not this machine's.
 """
 import base64
-import hashlib
-import hmac
 import os
 import resource
 import socket
@@ -18,7 +16,7 @@ import tempfile
 import time
 import unittest
 
-from torchupd import ELSEWHERE, FARTHER, OURS, VALIDATE, DaemonCase, ask, enter_network as enter_namespace, keys, needs_namespace, receive, text
+from torchupd import ELSEWHERE, FARTHER, OURS, PING, VALIDATE, DaemonCase, ask, enter_network as enter_namespace, keys, needs_namespace, receive, text
 
 torchupd = DaemonCase.program = sys.argv[1]
 TOKEN = "a token of twenty-five..."
@@ -30,14 +28,6 @@ def frame(kind, fields):
 
 def hello(run_id, token=False, nonce=bytes(16)):
     return b"torchup\n" + frame(1, struct.pack("<HHB", 1, 1, token) + nonce + struct.pack("<I", len(run_id)) + run_id)
-
-
-def prove(agent, run_id):
-    challenge = receive(agent, 5 + 2 + 16 + 32)
-    version, nonce = challenge[5:7], challenge[7:23]
-    proved = b"torchup job token\n" + b"\x01" + version + bytes(16) + nonce + struct.pack("<I", len(run_id)) + run_id
-    agent.sendall(frame(2, hmac.new(TOKEN.encode(), proved, hashlib.sha256).digest()))
-    return agent
 
 
 class Silent(DaemonCase, unittest.TestCase):
@@ -93,8 +83,8 @@ class Halves(DaemonCase, unittest.TestCase):
 class Storm(DaemonCase, unittest.TestCase):
     descriptors = 400
 
-    def test_who_connects_beside_hundreds_and_speaks_later_is_no_stranger(self):
-        peers = [self.connect() for _ in range(250)]
+    def test_who_connects_beside_many_and_speaks_later_is_no_stranger(self):
+        peers = [self.connect() for _ in range(80)]  # a quarter of the descriptors is theirs
         self.until(lambda: self.status()["connections"] >= len(peers))
         for number, peer in enumerate(peers):
             said = b"%04d" % number
@@ -111,6 +101,57 @@ class FewDescriptors(DaemonCase, unittest.TestCase):
         agent = self.connect(hello(b"job"))
         self.assertEqual(receive(agent, 5)[4], 66)
         self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
+
+
+class Crowds(DaemonCase, unittest.TestCase):
+    descriptors = 256
+
+    @needs_namespace
+    def test_who_comes_by_thousands_pushes_out_its_own(self):
+        first = self.connect()
+        crowd = []
+        for _ in range(500):
+            crowd.append(self.connect(source=ELSEWHERE))
+        self.assert_closed(crowd[0], 5)
+        first.sendall(VALIDATE + PING)
+        self.assertEqual(receive(first, 4), PING[1:])
+        self.assert_said("unproven_max")
+
+    def test_agents_get_in_beside_thousands_who_are_silent_and_thousands_who_come_and_go(self):
+        """100 of 100 at their first try, beside 8,000 connections that stay for as long as they may and 20,000 that do not."""
+        crowd = subprocess.Popen([sys.executable, "-c", CROWD, str(self.port)], stdout=subprocess.PIPE)
+        self.addCleanup(crowd.wait)
+        self.addCleanup(crowd.stdout.close)
+        self.addCleanup(crowd.kill)
+        crowd.stdout.readline()  # the silent ones are there, and the others come
+        agents, slowest = [], 0
+        for number in range(100):
+            begin = time.monotonic()
+            agents.append(self.connect(hello(b"job")))
+            self.assertEqual(receive(agents[-1], 5)[4], 66, number)
+            slowest = max(slowest, time.monotonic() - begin)
+        self.assertIsNone(crowd.poll(), "the crowd was gone before the last agent came")
+        print(f"the slowest of 100 agents was in after {1000 * slowest:.1f} ms", file=sys.stderr)
+        self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
+
+
+# Connects silent ones until 8,000 have come, and then for ever others that come and go, 20,000 a minute at least.
+CROWD = """
+import resource, socket, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(9000, most), most))
+at = ("127.0.0.1", int(sys.argv[1]))
+silent = []
+for _ in range(8000):
+    silent.append(socket.create_connection(at))
+    if len(silent) > min(8000, most - 100): silent.pop(0)
+print("ready", flush=True)
+while True:
+    try:
+        socket.create_connection(at, 5).close()
+    except OSError:
+        pass
+"""
 
 
 class LastDescriptor(DaemonCase):
@@ -159,12 +200,13 @@ class LastDescriptorWithToken(LastDescriptor, unittest.TestCase):
     environment = {"TORCHUP_TOKEN": TOKEN}
 
     def test_who_has_proven_the_token_stays(self):
-        agent = prove(self.connect(hello(b"job", token=True)), b"job")
+        agent = self.encrypted(TOKEN)
+        agent.sendall(hello(b"job", token=True))
         self.assertEqual(receive(agent, 5)[4], 66)
         for _ in range(self.spare_none()):
             self.connect(VALIDATE)
         self.assert_closed(self.connect(VALIDATE))
-        self.assertFalse(self.closed(agent))
+        self.assertIsNone(agent.process.poll())
 
 
 class ManyAgents(DaemonCase, unittest.TestCase):
@@ -231,26 +273,127 @@ class Tokens(DaemonCase, unittest.TestCase):
         self.assertTrue(self.page("/status", ELSEWHERE, right).startswith(b"HTTP/1.1 200 "))
         self.assertTrue(self.page("/status").startswith(b"HTTP/1.1 200 "))
 
-    def test_a_wrong_proof_is_answered_late_and_logged(self):
-        agent = self.connect(hello(b"job", token=True))
-        challenge = receive(agent, 5 + 2 + 16 + 32)
-        self.assertEqual(challenge[4], 65)
+    def test_who_has_another_token_is_told_late_and_logged(self):
         begin = time.monotonic()
-        agent.sendall(frame(2, bytes(32)))
-        answer = agent.recv(4096)
-        self.assertEqual(answer[4], 68)
-        self.assertGreater(time.monotonic() - begin, 0.9)
-        self.assert_said("agent at 127.0.0.1 refused")
+        agent = self.encrypted("another token of many letters")
+        self.assertRegex(agent.said(), "alert (illegal parameter|decrypt error)")
+        self.assertGreater(time.monotonic() - begin, 0.4)
+        self.assert_said("agent at 127.0.0.1 refused: the agent's token is not this coordinator's")
 
-    def test_the_right_proof_is_welcome(self):
-        agent = prove(self.connect(hello(b"job", token=True)), b"job")
+    def test_who_has_none_is_told_and_logged(self):
+        self.assertIn("alert handshake failure", self.encrypted(None).said())
+        self.assert_said("it did not offer this coordinator's token")
+        for says_so in False, True:
+            refused = self.connect(hello(b"job", token=says_so)).recv(4096)
+            self.assertEqual(refused[4], 68)
+
+    def test_the_right_token_is_welcome(self):
+        agent = self.encrypted(TOKEN)
+        agent.sendall(hello(b"job", token=True))
         self.assertEqual(receive(agent, 5)[4], 66)
 
-    def test_an_agent_that_goes_at_the_challenge_is_logged(self):
-        agent = self.connect(hello(b"job", token=True))
-        receive(agent, 5 + 2 + 16 + 32)
-        agent.close()
-        self.until(lambda: "went when it was asked to prove the token" in self.said())
+    def test_no_store_is_served_within_tls(self):
+        agent = self.encrypted(TOKEN)
+        agent.sendall(VALIDATE + PING)
+        self.assertEqual(agent.recv(4), b"")
+        self.assert_said("it speaks another language")
+
+    def test_handshakes_that_do_not_end_keep_nobody_out(self):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
+        begun = [self.connect(bytes.fromhex("1603010200010001fc0303")) for _ in range(1100)]
+        agent = self.encrypted(TOKEN)
+        agent.sendall(hello(b"job", token=True))
+        self.assertEqual(receive(agent, 5)[4], 66)
+        self.assert_closed(begun[0])
+        self.assert_said("unproven_max")
+
+
+class NoToken(DaemonCase, unittest.TestCase):
+    def test_a_client_with_a_token_is_told_that_there_is_none(self):
+        self.assertIn("alert handshake failure", self.encrypted(TOKEN).said())
+        self.assert_said("this coordinator has neither token nor certificate")
+
+
+class Certificate(DaemonCase, unittest.TestCase):
+    environment = {"TORCHUP_TOKEN": TOKEN}
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.cert, self.key = (os.path.join(self.folder.name, name) for name in ("cert.pem", "key.pem"))
+        self.certify("first")
+        self.options = ("--tls-cert", self.cert, "--tls-key", self.key)
+        super().setUp()
+
+    def certify(self, name):
+        made = [path + ".new" for path in (self.cert, self.key)]
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                        "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-out", made[0], "-keyout", made[1]],
+                       check=True, capture_output=True)
+        for path in self.cert, self.key:
+            os.replace(path + ".new", path)
+
+    def curl(self, path, *options, source=None, scheme="https", trusted=True):
+        where = ["--interface", source] if source else []
+        done = subprocess.run(["curl", "--silent", "--max-time", "20", *(["--cacert", self.cert] if trusted else []), *where,
+                               *options, "--write-out", "\n%{http_code}", f"{scheme}://127.0.0.1:{self.port}{path}"],
+                              capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+    def test_curl_is_answered_on_the_same_port(self):
+        code, answer = self.curl("/status")
+        self.assertEqual(code, 0)
+        self.assertTrue(answer.endswith("\n200"), answer)
+        self.assertIn('"jobs"', answer)
+        self.assertNotEqual(self.curl("/status", trusted=False)[0], 0)
+
+    def test_agents_prove_the_token_beside_it_and_no_certificate_will_do(self):
+        agent = self.encrypted(TOKEN)
+        agent.sendall(hello(b"job", token=True))
+        self.assertEqual(receive(agent, 5)[4], 66)
+        for says_so in False, True:
+            stranger = self.encrypted(None)
+            stranger.sendall(hello(b"job", token=says_so))
+            self.assertEqual(receive(stranger, 5)[4], 68)
+
+    def test_a_large_answer_comes_whole(self):
+        for _ in range(5):
+            code, answer = self.curl("/")
+            self.assertTrue(answer.endswith("\n200"), answer[-200:])
+            self.assertIn("</html>", answer)
+
+    @needs_namespace
+    def test_others_must_come_by_https(self):
+        bearer = ("--header", f"Authorization: Bearer {TOKEN}")
+        code, answer = self.curl("/status", *bearer, source=ELSEWHERE, scheme="http")
+        self.assertTrue(answer.endswith("\n403"), answer)
+        self.assertIn("https", answer)
+        code, answer = self.curl("/status", *bearer, source=ELSEWHERE)
+        self.assertTrue(answer.endswith("\n200"), answer)
+        code, answer = self.curl("/status", source=ELSEWHERE)
+        self.assertTrue(answer.endswith("\n401"), answer)
+
+    def test_a_new_pair_is_read_and_a_bad_one_is_not(self):
+        self.certify("second")
+        self.until(lambda: self.curl("/healthz")[0] == 0)
+        self.assert_said("was read again")
+        with open(self.key, "w") as file:
+            file.write("no key")
+        self.until(lambda: self.curl("/healthz")[0] == 0 and "the old one stays" in self.said())
+
+
+class BadCertificates(unittest.TestCase):
+    def start(self, *options):
+        return subprocess.run([torchupd, "--port", "0", *options], capture_output=True, text=True, timeout=20)
+
+    def test_what_is_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cert = os.path.join(folder, "cert.pem")
+            for options in (("--tls-cert", cert), ("--tls-key", cert), ("--tls-cert", cert, "--tls-key", cert)):
+                ended = self.start(*options)
+                self.assertEqual(ended.returncode, 2, ended.stderr)
+                self.assertNotIn("ready", ended.stdout)
+            self.assertIn(cert, ended.stderr)
 
 
 class Allowed(DaemonCase, unittest.TestCase):

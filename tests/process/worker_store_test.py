@@ -5,7 +5,9 @@ usage: tests/support/run_case.py worker_store_test.py CASE TORCHUP
 
 Runs in a network namespace of its own where that is allowed: there, peers come from addresses that are not this machine's.
 """
+import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -69,6 +71,24 @@ class WorkerStore(unittest.TestCase):
         while f"--allow {ELSEWHERE}" not in self.said():
             self.assertLess(time.monotonic(), limit, self.said())
             time.sleep(0.02)
+
+    def test_who_is_refused_is_told_of_once_a_minute_and_address(self):
+        logs = tempfile.TemporaryDirectory()
+        self.addCleanup(logs.cleanup)
+        events = pathlib.Path(logs.name, "events.jsonl")
+        self.start(f"--events={events}", token="a token of 23 characters")
+        for source in ELSEWHERE, ELSEWHERE, FARTHER, ELSEWHERE:
+            self.assertFalse(self.served(source))
+
+        def refused():
+            whole = [line for line in events.read_text().splitlines() if line.endswith("}")]
+            return [event["address"] for event in map(json.loads, whole) if event["event"] == "store_refused"]
+
+        limit = time.monotonic() + 30
+        while len(refused()) < 2:
+            self.assertLess(time.monotonic(), limit, self.said())
+            time.sleep(0.02)
+        self.assertEqual(refused(), [ELSEWHERE, FARTHER])
 
     def test_with_a_token_who_is_listed_too(self):
         self.start("--allow=10.9.0.0/24", token="a token of 23 characters")

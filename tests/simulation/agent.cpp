@@ -117,7 +117,7 @@ void Agent::perform(const link::Dial& dial) {
           const bool proved = end_of_file || around_.mutation == Mutation::reset_proves_end;
           step(link::Closed{line, proved ? "" : "connection reset"});
         };
-        step(link::Dialled{line, Nonce{}});
+        step(link::Dialled{line});
       });
 }
 

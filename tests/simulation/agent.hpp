@@ -64,6 +64,9 @@ class Agent {
   void perform(const link::Tell& tell);
   void perform(const link::MeetForeigner&) {}
   void perform(const link::NobodyListens&) {}
+  void perform(const link::Attends&) {}
+  void perform(const link::Doubts&) {}
+  void perform(const link::SawEnd&) {}
 
   void obey(const HostStore& host);
   void obey(const Placed& placed);

@@ -28,7 +28,7 @@ struct Linked {
     if (!dialled) step(link::Wake{});
     REQUIRE(dialled);
     line = *std::exchange(dialled, {});
-    step(link::Dialled{line, Nonce{}});
+    step(link::Dialled{line});
     hear(Welcome{});
   }
   /// The line that there is ends.

@@ -5,16 +5,20 @@
 #include <boost/asio/post.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "rendezvous/net/store/store_gate.hpp"
+#include "rendezvous/net/store/store_proxy.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
 namespace torchup::test {
 
-/// Our server, on a thread of its own.
+/// Our server, on a thread of its own. With TORCHUP_TEST_STORE_PROXY its port is a store proxy's, which reaches it by a
+/// link: with that variable's value as token, where it is not "plain".
 class ServerThread {
  public:
   explicit ServerThread(Port port = Port{0}) {
@@ -23,6 +27,7 @@ class ServerThread {
     options.port = port;
     server_ = std::make_unique<StoreServer>(loop_, std::move(options));
     port_ = *server_->listen();
+    if (const char* const secret = std::getenv("TORCHUP_TEST_STORE_PROXY")) stand_between(secret);
     thread_ = std::thread{[this] { loop_.run(); }};
   }
   ~ServerThread() {
@@ -42,9 +47,22 @@ class ServerThread {
   }
 
  private:
+  void stand_between(const std::string& secret) {
+    const std::string token = secret == "plain" ? "" : secret;
+    const StoreKey key{1, 2, 3};
+    gate_ =
+        std::make_unique<StoreGate>(loop_, *server_, StoreGateOptions{.bind = "127.0.0.1", .key = key, .token = token});
+    const Port gate = *gate_->listen();
+    proxy_ = std::make_unique<StoreProxy>(
+        loop_, StoreProxyOptions{.store = Endpoint{"127.0.0.1", gate}, .key = key, .token = token});
+    port_ = *proxy_->listen();
+  }
+
   boost::asio::io_context loop_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{loop_.get_executor()};
   std::unique_ptr<StoreServer> server_;
+  std::unique_ptr<StoreGate> gate_;
+  std::unique_ptr<StoreProxy> proxy_;
   Port port_{0};
   std::thread thread_;
 };

@@ -2,6 +2,8 @@
 
 For scripts that run_case.py, beside this file, runs; others put this folder into sys.path.
 """
+import hashlib
+import hmac
 import json
 import os
 import resource
@@ -41,6 +43,33 @@ def receive(peer, size):
     while len(reply) < size and (piece := peer.recv(size - len(reply))):
         reply += piece
     return reply
+
+
+class Encrypted:
+    """OpenSSL's own client on a connection to a torchupd; with a token, which it proves as torchup's agents do."""
+
+    def __init__(self, port, token=None, host="127.0.0.1"):
+        key = hmac.new((token or "").encode(), b"torchup tls", hashlib.sha256).hexdigest()
+        psk = ["-psk_identity", "torchup", "-psk", key, "-ciphersuites", "TLS_AES_128_GCM_SHA256"] if token else []
+        self.process = subprocess.Popen(["openssl", "s_client", "-connect", f"{host}:{port}", "-tls1_3", "-quiet", *psk],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+
+    def sendall(self, words):
+        self.process.stdin.write(words)
+
+    def recv(self, size):
+        return self.process.stdout.read(size)
+
+    def said(self):
+        """What OpenSSL has to say of the connection, to its end."""
+        return self.process.communicate(timeout=60)[1].decode(errors="replace")
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in self.process.stdin, self.process.stdout, self.process.stderr:
+            stream.close()
 
 
 class Torchupd:
@@ -122,6 +151,11 @@ class DaemonCase:
         self.peers.append(peer)
         if first:
             peer.sendall(first)
+        return peer
+
+    def encrypted(self, token):
+        peer = Encrypted(self.port, token)
+        self.peers.append(peer)
         return peer
 
     def page(self, path, source=None, headers=()):

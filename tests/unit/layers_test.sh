@@ -41,8 +41,8 @@ house() { # house FOLDER ROOM...
     forbid "$folder/${rooms[i]} stands below $above" "#include [<\"]$folder/($above)/" "$folder/${rooms[i]}"
   done
 }
-house rendezvous/core text store link diagnosis membership round torchrun_wire torchrun ops
-house rendezvous/net io store ops coordinator daemon agent
+house rendezvous/core text store etcd seat port link diagnosis membership round torchrun_wire torchrun ops
+house rendezvous/net io etcd store ops coordinator daemon agent
 house launcher/core text machine rehearsal options scheduler fan_out plan record diagnosis agent ops
 house launcher/os io machine output worker diagnosis rehearsal ops agent fan_out
 house worker_runtime format place store group ddp data toolkit state worker elastic

@@ -68,6 +68,11 @@ bool host_name_leads_here(const std::string& host_name) {
   return false;
 }
 
+std::string master_beyond_proxy(const std::string& master_addr) {
+  const char* const told = std::getenv("TORCHUP_MASTER_ADDR");
+  return told && *told && (is_loopback(master_addr) || master_addr == "localhost") ? told : master_addr;
+}
+
 std::string gloo_address(const std::string& master_addr, bool several_nodes) {
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   if (interface && *interface) return "";

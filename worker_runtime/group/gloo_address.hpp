@@ -4,6 +4,10 @@
 
 namespace torchup {
 
+/// The address of rank 0's node: `master_addr`, or where that is loopback, which it is on all nodes with --store-proxy,
+/// what the launcher says beside it (TORCHUP_MASTER_ADDR).
+std::string master_beyond_proxy(const std::string& master_addr);
+
 /// The address of this machine that gloo tells the other ranks; empty: gloo chooses by itself.
 ///
 /// Left to itself gloo takes GLOO_SOCKET_IFNAME, else what the host name stands for, else loopback. The first two are

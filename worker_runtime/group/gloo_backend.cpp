@@ -46,7 +46,7 @@ void change_timeout(Gloo& backend, std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendPlan& plan) {
   using Gloo = c10d::ProcessGroupGloo;
-  const std::string address = gloo_address(plan.master_addr, plan.several_nodes);
+  const std::string address = gloo_address(master_beyond_proxy(plan.master_addr), plan.several_nodes);
   auto timeout = plan.timeout;
   if constexpr (changes_timeout<Gloo>) timeout = std::min(timeout, plan.connect_limit.value_or(timeout));
   auto options = address.empty() ? default_options<Gloo>(timeout) : Gloo::Options::create(timeout);

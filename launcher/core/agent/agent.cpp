@@ -79,7 +79,7 @@ void Agent::on(const FromCoordinator& event) {
   std::visit([this](const auto& message) { obey(message); }, event.message);
 }
 
-void Agent::on(const StoreOpened& event) { act(Send{StoreReady{event.round, event.port}}); }
+void Agent::on(const StoreOpened& event) { act(Send{StoreReady{event.round, event.port, event.key}}); }
 
 void Agent::on(const StoreFailed& event) {
   Leave word;

@@ -35,6 +35,7 @@ struct CoordinatorLost {
 struct StoreOpened {
   Round round{0};
   Port port{0};
+  StoreKey key{};  ///< as in StoreReady
 };
 struct StoreFailed {
   Round round{0};

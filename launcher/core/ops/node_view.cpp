@@ -28,6 +28,8 @@ struct Concerns {
   bool operator()(const event::IncidentRecorded&) const { return true; }
   bool operator()(const event::LogWriteFailed&) const { return true; }
   bool operator()(const event::ConsoleLost&) const { return true; }
+  bool operator()(const event::StoreRefused&) const { return true; }
+  bool operator()(const event::TakenOver&) const { return true; }
   bool operator()(const event::HookFailed&) const { return true; }
   bool operator()(const event::Warning&) const { return true; }
   bool operator()(const event::Fault&) const { return true; }

@@ -6,7 +6,7 @@
 namespace torchup {
 namespace {
 
-constexpr std::array<std::string_view, 46> recorded_events{
+constexpr std::array<std::string_view, 48> recorded_events{
     "attempt_ended",
     "attempt_started",
     "closing_signal_sent",
@@ -36,6 +36,8 @@ constexpr std::array<std::string_view, 46> recorded_events{
     "spawn_failed",
     "state_saved",
     "stopping",
+    "store_refused",
+    "takeover",
     "straggler_found",
     "straggler_over",
     "template_lost",

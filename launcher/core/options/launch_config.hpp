@@ -14,6 +14,7 @@
 #include "rendezvous/base/cpu_set.hpp"
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/etcd/etcd_conf.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/source_list.hpp"
@@ -25,10 +26,20 @@ enum class Backend {
   static_  ///< the endpoint is the workers' master address and port, group ranks are given by hand
 };
 
+/// A job whose coordinator is any of its agents, as they settle it in etcd.
+struct EtcdMeeting {
+  std::vector<Endpoint> members;  ///< at least one, in the order of trying
+  etcd::Conf conf;
+  std::string password;  ///< of conf.user; never printed
+  friend bool operator==(const EtcdMeeting&, const EtcdMeeting&) = default;
+};
+
 /// Where and under which name the nodes of a job meet.
 struct RendezvousConfig {
   Backend backend = Backend::c10d;
   std::optional<Endpoint> endpoint;  ///< nothing: one node that needs no port that others know
+  std::vector<Endpoint> endpoints;   ///< daemons of which one is active; `endpoint` is the first; empty: no list
+  std::optional<EtcdMeeting> etcd;   ///< set: there is no endpoint
   RunId run_id{""};
   std::string local_addr;               ///< this node's address as others should use it; empty: found out
   std::optional<GroupRank> group_rank;  ///< --node-rank, or this node's index as a scheduler told it

@@ -60,13 +60,15 @@ constexpr std::array table = {
     OptionSpec{"no-label", 0, ValueKind::flag, "", on_hosts, "No host's name in front of its lines."},
 
     OptionSpec{"rdzv-backend", 0, ValueKind::text, "NAME", meeting,
-               "How nodes meet: c10d or static (default static; one node needs neither)."},
-    OptionSpec{"rdzv-endpoint", 0, ValueKind::text, "HOST[:PORT]", meeting,
-               "Where nodes meet; the machine that it names hosts the rendezvous (default port 29400)."},
+               "How nodes meet: c10d, etcd or static (default static; one node needs none)."},
+    OptionSpec{"rdzv-endpoint", 0, ValueKind::text, "HOST[:PORT],...", meeting,
+               "Where nodes meet; the machine that it names hosts the rendezvous (default port 29400). Several: torchupd "
+               "of one etcd, of which one is active; with etcd its members (default port 2379)."},
     OptionSpec{"rdzv-id", 0, ValueKind::text, "ID", meeting,
                "Run id: nodes with the same one form a job (default none)."},
     OptionSpec{"rdzv-conf", 0, ValueKind::text, "KEY=VALUE,...", meeting,
-               "Timeouts and more: join_timeout, last_call_timeout, is_host."},
+               "Timeouts and more: join_timeout, last_call_timeout, is_host; with etcd also protocol, cacert, cert, key, "
+               "etcd_prefix, user, password_file, port."},
     OptionSpec{"standalone", 0, ValueKind::flag, "", meeting,
                "One node, on a free port; other rendezvous options are ignored."},
     OptionSpec{"master-addr", 0, ValueKind::text, "HOST", meeting,
@@ -78,6 +80,9 @@ constexpr std::array table = {
         "allow", 0, ValueKind::text, "ADDRESS,...", meeting,
         "Addresses and networks (10.0.0.0/24) from which store clients may come besides this machine and the job's "
         "nodes; with a token, or with this option, all others are refused."},
+    OptionSpec{"store-proxy", 0, ValueKind::flag, "", meeting,
+               "Workers reach their store by their own node's agent (MASTER_ADDR=127.0.0.1), and the agents each other's "
+               "by one link, encrypted where there is a token; no port of the network speaks TCPStore."},
     OptionSpec{"token-file", 0, ValueKind::text, "FILE", meeting,
                "Secret of the job that agents prove to each other; only we may be able to read the file."},
     OptionSpec{

@@ -24,6 +24,9 @@ ordered_json endpoint_json(const LaunchConfig& plan) {
   object["value"] = to_string(endpoint);
   for (const Port port : plan.scheduler.further_ports)
     object["also"].push_back(to_string(Endpoint{endpoint.host, port}));
+  for (const Endpoint& other : plan.rendezvous.endpoints) {
+    if (other != endpoint) object["also"].push_back(to_string(other));
+  }
   object["from"] = plan.origins.endpoint;
   return object;
 }
@@ -44,7 +47,14 @@ std::string plan_as_json(const LaunchConfig& plan) {
   if (const auto rank = plan.node_rank()) object["node_rank"] = told(*rank, origins.node_rank);
   if (!scheduler.hosts.empty()) object["hosts"] = told(scheduler.hosts, scheduler.hosts_from);
   if (plan.rendezvous.endpoint) object["endpoint"] = endpoint_json(plan);
+  if (plan.rendezvous.etcd) {
+    ordered_json& etcd = object["etcd"];
+    for (const Endpoint& member : plan.rendezvous.etcd->members) etcd["members"].push_back(to_string(member));
+    etcd["prefix"] = plan.rendezvous.etcd->conf.prefix;
+    etcd["from"] = origins.endpoint;
+  }
   object["run_id"] = told(plan.rendezvous.run_id.value(), origins.run_id);
+  if (plan.terms.store_proxy) object["store_proxy"] = told(true, "--store-proxy");
   const auto grace = std::chrono::duration_cast<std::chrono::seconds>(plan.stop_grace);
   object["shutdown_timeout"] = told(grace.count(), origins.shutdown_timeout);
   if (plan.deadline) object["deadline"] = told(*plan.deadline, origins.deadline);

@@ -9,6 +9,7 @@
 #include "launcher/core/text/python_numbers.hpp"
 #include "launcher/core/text/text.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/core/text/endpoint_list.hpp"
 #include "rendezvous/core/text/hostlist.hpp"
 #include "rendezvous/core/text/names.hpp"
 
@@ -54,14 +55,14 @@ Result<> read_node_counts(const OptionValues& options, JobTerms& terms) {
 }
 
 Result<> check_backend(const std::string& backend) {
-  if (backend == "etcd" || backend == "etcd-v2") {
-    return bad(fmt::format("--rdzv-backend={} is not supported; use c10d, which needs no other server", backend));
+  if (backend == "etcd-v2") {
+    return bad("--rdzv-backend=etcd-v2 speaks etcd's v2 API, which etcd 3.6 no longer has; use --rdzv-backend=etcd");
   }
   if (backend.empty()) return bad("The rendezvous backend name must be a non-empty string.");
-  if (backend != "static" && backend != "c10d") {
+  if (backend != "static" && backend != "c10d" && backend != "etcd") {
     return bad(
-        fmt::format("The rendezvous backend '{}' is not registered. Did you forget to call `register`? There are c10d "
-                    "and static.",
+        fmt::format("The rendezvous backend '{}' is not registered. Did you forget to call `register`? There are c10d, "
+                    "etcd and static.",
                     backend));
   }
   return {};
@@ -119,9 +120,15 @@ Result<> meet_at(const OptionValues& options, const std::string& backend, Launch
   if (auto known = check_backend(backend); !known) return known;
   const std::string endpoint = options.text("rdzv-endpoint");
   if (backend == "static") return read_static(options, endpoint, plan);
-  auto parsed = parse_endpoint(endpoint);
+  const bool in_etcd = backend == "etcd";
+  auto parsed = parse_endpoints(endpoint, in_etcd ? etcd_default_port : c10d_default_port);
   if (!parsed) return with_source(options, "rdzv-endpoint", parsed.error());
-  plan.rendezvous.endpoint = *std::move(parsed);
+  if (in_etcd) {
+    plan.rendezvous.etcd.emplace().members = *std::move(parsed);
+    return {};
+  }
+  plan.rendezvous.endpoint = parsed->front();
+  if (parsed->size() > 1) plan.rendezvous.endpoints = *std::move(parsed);
   return {};
 }
 
@@ -173,6 +180,13 @@ Result<> read_order(const OptionValues& options, LaunchConfig& plan) {
   return {};
 }
 
+Result<etcd::Conf> read_etcd_conf(const std::string& text) {
+  auto items = etcd::split_conf(text);
+  auto conf = items ? etcd::read_conf(*items) : Result<etcd::Conf>{items.error()};
+  if (!conf) return bad("--rdzv-conf: " + conf.error().context);
+  return conf;
+}
+
 }  // namespace
 
 Result<> plan_backend(const PlanSource& source, LaunchConfig& plan) {
@@ -194,6 +208,15 @@ Result<> plan_backend(const PlanSource& source, LaunchConfig& plan) {
   const bool here = options.flag("standalone") || plain;
   if (auto met = here ? meet_here(source, plan) : meet_at(options, backend, plan); !met) return met;
   if (auto checked = check_run_id(source, plan); !checked) return checked;
+  plan.terms.store_proxy = options.flag("store-proxy");
+  if (plan.terms.store_proxy && meeting.backend == Backend::static_ && plan.terms.max_nodes > 1) {
+    return bad(
+        "--store-proxy does not go with the static rendezvous, whose MASTER_ADDR is the endpoint's own: use "
+        "--rdzv-backend=c10d");
+  }
+  if (plan.terms.store_proxy && machine.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1") {
+    return bad("--store-proxy needs a store that the agents serve: unset TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+  }
   if (meeting.backend != Backend::static_ && options.given("node-rank") &&
       options.integer("node-rank", 0).value() != 0) {
     warn(plan, fmt::format("node_rank is only used for static rdzv_backend. It will be ignored for rdzv_backend={}.",
@@ -217,7 +240,8 @@ Result<> plan_nodes(const PlanSource& source, LaunchConfig& plan) {
   plan.set_socket_ifname = options.flag("set-socket-ifname");
   const std::string same = options.text("same-world", "warn");
   plan.terms.same_world = same == "off" ? SameWorld::off : same == "fail" ? SameWorld::fail : SameWorld::warn;
-  if (plan.rendezvous.backend == Backend::c10d && plan.terms.max_nodes > 1 && options.text("rdzv-endpoint").empty()) {
+  if (plan.rendezvous.backend == Backend::c10d && !plan.rendezvous.etcd && plan.terms.max_nodes > 1 &&
+      options.text("rdzv-endpoint").empty()) {
     warn(plan, "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not specified.");
   }
   return {};
@@ -230,6 +254,16 @@ Result<> plan_conf(const PlanSource& source, LaunchConfig& plan) {
   if (!conf) return conf.error();
   if (is_static) plan.terms.join_timeout = std::chrono::seconds{900};
   if (conf->is_host) plan.rendezvous.is_host = *conf->is_host;
+  if (plan.rendezvous.is_host == true && !plan.rendezvous.endpoints.empty() && conf->is_host) {
+    return bad(
+        "--rdzv-conf: is_host=1 does not go with several endpoints, which are torchupd's: name one, or leave it "
+        "out");
+  }
+  if (plan.rendezvous.etcd) {
+    auto read = read_etcd_conf(text);
+    if (!read) return read.error();
+    plan.rendezvous.etcd->conf = *std::move(read);
+  }
   if (conf->join_timeout) plan.terms.join_timeout = *conf->join_timeout;
   if (conf->last_call) plan.terms.last_call = *conf->last_call;
   if (conf->lease) plan.terms.lease = *conf->lease;

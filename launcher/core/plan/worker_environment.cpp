@@ -51,6 +51,10 @@ WorkerEnv worker_env(const LaunchConfig& config, const Placement& placement, Loc
     env.master_addr = config.rendezvous.endpoint->host;
     env.master_port = config.rendezvous.endpoint->port;
   }
+  if (placement.local_store.value() != 0) {
+    env.master_addr = "127.0.0.1";
+    env.master_port = placement.local_store;
+  }
   env.restart_count = placement.restart_count;
   env.max_restarts = config.terms.max_restarts;
   env.run_id = config.rendezvous.run_id.value();
@@ -70,7 +74,7 @@ WorkerEnvironment::WorkerEnvironment(const LaunchConfig& config, const std::vect
 
   // The page and the channel that we ourselves were given are not the workers'.
   std::vector<std::string_view> replaced{token_variable, worker_page_variable, worker_channel_variable,
-                                         template_variable};
+                                         template_variable, master_addr_variable};
   const Variables contract = to_variables(WorkerEnv{});
   for (const auto& [name, value] : contract) replaced.push_back(name);
   for (const auto& [name, value] : common_) replaced.push_back(name);
@@ -94,6 +98,8 @@ Variables WorkerEnvironment::own_variables(const Placement& placement, LocalRank
                                            std::string error_file) const {
   const WorkerEnv worker = worker_env(config_, placement, local_rank, std::move(error_file));
   Variables variables = to_variables(worker);
+  const bool fixed = config_.rendezvous.backend == Backend::static_;
+  variables.emplace_back(master_addr_variable, fixed ? config_.rendezvous.endpoint->host : placement.master_addr);
   if (config_.scheduler.slurm_step) {
     const Variables task = task_variables(worker, tasks_per_node_);
     variables.insert(variables.end(), task.begin(), task.end());

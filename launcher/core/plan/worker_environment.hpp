@@ -12,6 +12,8 @@ namespace torchup {
 
 /// Name of the variable that may hold the job's secret; it never reaches a worker.
 inline constexpr std::string_view token_variable = "TORCHUP_TOKEN";
+/// The address of group rank 0's node, also where MASTER_ADDR is this node's own (--store-proxy).
+inline constexpr std::string_view master_addr_variable = "TORCHUP_MASTER_ADDR";
 
 /// The place of one worker, as its variables tell it.
 [[nodiscard]] WorkerEnv worker_env(const LaunchConfig& config, const Placement& placement, LocalRank local_rank,

@@ -179,6 +179,18 @@ struct Text {
     return EventText{Level::error, fmt::format("{}: {}; {} bytes are not shown so far, the job goes on", e.stream,
                                                e.reason, e.bytes_lost)};
   }
+  Line operator()(const event::StoreRefused& e) const {
+    return EventText{
+        Level::warning,
+        fmt::format("the workers' store has refused {}, which is no member of this job: --allow {} lets it in",
+                    e.address, e.address)};
+  }
+  Line operator()(const event::TakenOver& e) const {
+    const std::string from =
+        e.from.empty() ? "" : fmt::format(" from {}{}", e.from, e.proved ? ", which has ended" : "");
+    return EventText{Level::info, fmt::format("this node coordinates the job now (term {}), taken over{} in {:.2f} s",
+                                              e.term, from, e.seconds)};
+  }
   Line operator()(const event::Warning& e) const { return EventText{Level::warning, with_words(e.text, e.said)}; }
   Line operator()(const event::Fault& e) const { return EventText{Level::error, e.text}; }
   Line operator()(const event::Notice& e) const { return EventText{e.level, with_words(e.text, e.said)}; }

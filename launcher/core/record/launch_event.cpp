@@ -335,6 +335,17 @@ struct AddFields {
     out["bytes_lost"] = e.bytes_lost;
     return "console_lost";
   }
+  const char* operator()(const event::StoreRefused& e) const {
+    out["address"] = e.address;
+    return "store_refused";
+  }
+  const char* operator()(const event::TakenOver& e) const {
+    out["term"] = e.term;
+    out["from"] = e.from;
+    out["proof"] = e.proved ? "ended" : "vacant";
+    out["seconds"] = e.seconds;
+    return "takeover";
+  }
   const char* operator()(const event::Warning& e) const {
     out["text"] = e.text;
     if (!e.said.empty()) out["said"] = e.said;

@@ -317,6 +317,20 @@ struct ConsoleLost {
   std::uint64_t bytes_lost = 0;  ///< so far
   friend bool operator==(const ConsoleLost&, const ConsoleLost&) = default;
 };
+/// The workers' store has closed somebody who is neither of this machine nor of a member of the job, and whom --allow
+/// does not name.
+struct StoreRefused {
+  std::string address;
+  friend bool operator==(const StoreRefused&, const StoreRefused&) = default;
+};
+/// This node's process has taken the job's coordinator over from another (net/coordinator/candidate).
+struct TakenOver {
+  std::int64_t term = 0;  ///< of its seat
+  std::string from;       ///< "host (10.0.0.5:4711)"; empty: nobody had the seat
+  bool proved = false;    ///< the other's end was
+  double seconds = 0;     ///< since that was known, or the seat seen vacant
+  friend bool operator==(const TakenOver&, const TakenOver&) = default;
+};
 /// Anything else that a person should know.
 struct Warning {
   std::string text;
@@ -353,7 +367,7 @@ using EventBody =
                  event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
                  event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::Preflight, event::NodeUnfit,
                  event::FaultInjected, event::RehearsalEnded, event::IncidentRecorded, event::LogWriteFailed,
-                 event::ConsoleLost, event::Warning, event::Fault, event::Notice, event::JobEnded>;
+                 event::ConsoleLost, event::StoreRefused, event::TakenOver, event::Warning, event::Fault, event::Notice, event::JobEnded>;
 
 struct LaunchEvent {
   EventStamp at;

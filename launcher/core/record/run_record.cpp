@@ -145,6 +145,7 @@ void RunRecord::apply(const LaunchEvent& event) {
                  [&](const event::LogWriteFailed& e) { note_loss(log_losses_, e.path, e.bytes_lost); },
                  [&](const event::ConsoleLost& e) { note_loss(console_losses_, e.stream, e.bytes_lost); },
                  [&](const event::Warning& e) { keep(warnings_, to_text(e)->text, lines_kept_max); },
+                 [&](const event::StoreRefused& e) { keep(warnings_, to_text(e)->text, lines_kept_max); },
                  [&](const event::TemplateLost& e) { keep(warnings_, to_text(e)->text, lines_kept_max); },
                  [&](const event::Preflight& e) {
                    if (e.level == "warning") keep(warnings_, to_text(e)->text, lines_kept_max);  // else: NodeUnfit

@@ -34,12 +34,21 @@ AgentOperations::AgentOperations(asio::io_context& loop, const LaunchConfig& con
                 }}},
       service_{loop, service_settings(host_, launcher), output.disk(), workers_, service_hooks()} {}
 
+namespace {
+
+std::string meeting_place(const RendezvousConfig& meeting, const std::string& host) {
+  if (meeting.etcd) return "etcd at " + to_string(meeting.etcd->members.front());
+  return meeting.endpoint ? to_string(*meeting.endpoint) : host;
+}
+
+}  // namespace
+
 NodeServiceSettings AgentOperations::service_settings(const std::string& host, pid_t launcher) const {
   return {.run_id = config_.rendezvous.run_id,
           .host = host,
           .pid = launcher,
           .name = config_.program.title,
-          .meets_at = config_.rendezvous.endpoint ? to_string(*config_.rendezvous.endpoint) : host,
+          .meets_at = meeting_place(config_.rendezvous, host),
           .token = config_.rendezvous.token,
           .doors = config_.operations};
 }

@@ -132,7 +132,13 @@ class AgentRunner {
     job_.record(job_started(config_, guarded_.outer));
     for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
     AttachSettings settings = attach_settings(config_);
-    if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
+    if (settings.endpoint || settings.etcd) settings.log = [this](const LogLine& line) { job_.other_says(line); };
+    if (settings.etcd) {
+      settings.etcd->took_over = [this](const Candidate::TakenOver& told) {
+        if (told.jobs == 0) return;  // the job begins
+        job_.record(event::TakenOver{told.term, told.from, told.proved, std::chrono::duration<double>{told.after}.count()});
+      };
+    }
     operations_.prepare(settings);
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
     job_.open_health_port();
@@ -216,9 +222,9 @@ class AgentRunner {
   void perform(Send& action) { link_->send(std::move(action.message)); }
 
   void perform(const OpenStore& action) {
-    auto port = store_.open(action.sources);
-    if (!port) return handle(StoreFailed{action.round, port.error()});
-    handle(StoreOpened{action.round, *port});
+    auto opened = store_.open(action.sources);
+    if (!opened) return handle(StoreFailed{action.round, opened.error()});
+    handle(StoreOpened{action.round, opened->port, opened->key});
   }
 
   void perform(StartWorkers& action) {
@@ -250,7 +256,10 @@ class AgentRunner {
     workers_.prepare();  // meanwhile
   }
   void perform(const CancelChecks&) { checks_.cancel(); }
-  void perform(const CompareNodes& action) { checks_.compare(action); }
+  void perform(CompareNodes& action) {
+    if (const auto store = store_.reach(action.placement)) action.placement.local_store = *store;
+    checks_.compare(action);
+  }
   void perform(const SeekCause&) { ends_.seek_cause(); }
   void perform(const ShowWorkers& action) { desk_.perform(action); }
   void perform(const TakeLooks& action) { desk_.perform(action); }
@@ -292,10 +301,10 @@ class AgentRunner {
     const Placement placement = action.placement;
     job_.record(event::RoundCompleted{placement, static_cast<int>(action.kept.size())});
     auto opened = co_await output_.begin_attempt(action.attempt, placement.first_rank);
-    if (!opened) {
-      for (int i = 0; i < config_.local_world_size; ++i) {
-        handle(SpawnFailed{LocalRank{i}, opened.error().message(), true, utc_now_us()});
-      }
+    const auto store = store_.reach(placement);
+    if (!opened || !store) {
+      const std::string why = !opened ? opened.error().message() : "the store proxy: " + store.error().message();
+      for (int i = 0; i < config_.local_world_size; ++i) handle(SpawnFailed{LocalRank{i}, why, true, utc_now_us()});
       co_return;
     }
     for (const LocalRank local_rank : action.kept) {
@@ -304,6 +313,7 @@ class AgentRunner {
     attempt_ = *std::move(opened);
     WorkerGroup::Start start;
     start.placement = placement;
+    start.placement.local_store = *store;
     start.output = attempt_.get();
     if (config_.set_socket_ifname && !workers_.cancelled()) {
       start.variables = co_await interface_.variables(placement.master_addr);

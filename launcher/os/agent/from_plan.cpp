@@ -60,9 +60,23 @@ AttachSettings attach_settings(const LaunchConfig& config) {
     settings.further_ports = config.scheduler.further_ports;
     settings.listener_on = listener_on;
   }
+  if (settings.endpoint) settings.endpoints = meeting.endpoints;
+  if (meeting.etcd) {
+    settings.endpoint.reset();
+    AttachEtcd& etcd = settings.etcd.emplace();
+    etcd.etcd = {.members = meeting.etcd->members,
+                 .user = meeting.etcd->conf.user,
+                 .password = meeting.etcd->password,
+                 .https = meeting.etcd->conf.protocol == "https",
+                 .files = {meeting.etcd->conf.ca_file, meeting.etcd->conf.cert_file, meeting.etcd->conf.key_file}};
+    etcd.prefix = meeting.etcd->conf.prefix;
+    etcd.port = meeting.etcd->conf.port;
+    etcd.lease = config.terms.lease;
+  }
   settings.is_host = meeting.is_host;
   settings.local_addr = meeting.local_addr;
   settings.token = meeting.token;
+  settings.store_proxy = config.terms.store_proxy;
   settings.allowed = meeting.allowed;
   settings.join_timeout = config.terms.join_timeout;
   if (settings.endpoint && meeting.backend == Backend::static_) {

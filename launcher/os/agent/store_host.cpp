@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/daemon/admission.hpp"
+#include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
 namespace {
@@ -32,13 +34,66 @@ LogSink StoreHost::log() {
   };
 }
 
-Result<Port> StoreHost::open(const std::vector<std::string>& sources) {
+void StoreHost::refused(const std::string& address) {
+  if (refusals_.tells(address, std::chrono::steady_clock::now())) record_(event::StoreRefused{address});
+}
+
+/// The address by which others come, and nothing at it that speaks TCPStore.
+Result<StoreHost::Opened> StoreHost::open_behind_gate() {
+  Opened opened;
+  const Nonce chance = fresh_nonce();
+  std::ranges::copy(chance, opened.key.begin());
+  StoreGateOptions gate{.bind = numeric_or_every(config_.rendezvous.local_addr),
+                        .key = opened.key,
+                        .token = config_.rendezvous.token,
+                        .log = log()};
+  WorkerStore::Options options{.bind = "127.0.0.1", .log = log()};
+  options.gate = gate;
+  auto store = WorkerStore::open(options);
+  if (!store && store.error().code == std::errc::address_not_available) {
+    record_(
+        event::Notice{fmt::format("--local-addr {} is no address of this machine: links to the workers' store are "
+                                  "taken on all",
+                                  gate.bind)});
+    options.gate->bind.clear();
+    store = WorkerStore::open(options);
+  }
+  if (!store) return store.error();
+  store_.emplace(*std::move(store));
+  opened.port = store_->gate_port();
+  return opened;
+}
+
+Result<Port> StoreHost::reach(const Placement& placement) {
+  if (!by_proxy()) return Port{0};
+  if (placement.group_rank == GroupRank{0}) {
+    if (!store_) return fail(errc::refused, "there is no store of this round here");
+    return store_->port();
+  }
+  if (proxy_ && proxied_ == placement.round) return proxy_->port();
+  proxy_.reset();
+  auto proxy = WorkerProxy::open({.store = Endpoint{placement.master_addr, placement.master_port},
+                                  .key = placement.store_key,
+                                  .token = config_.rendezvous.token,
+                                  .log = log()});
+  if (!proxy) return proxy.error();
+  proxy_.emplace(*std::move(proxy));
+  proxied_ = placement.round;
+  return proxy_->port();
+}
+
+Result<StoreHost::Opened> StoreHost::open(const std::vector<std::string>& sources) {
   store_.reset();
   const RendezvousConfig& meeting = config_.rendezvous;
-  if (!config_.share_store) return free_port();
+  if (by_proxy()) return open_behind_gate();
+  if (!config_.share_store) {
+    const auto port = free_port();
+    if (!port) return port.error();
+    return Opened{*port};
+  }
   const bool fixed = meeting.backend == Backend::static_;
   // With a static rendezvous of several nodes the workers' store is the one at the endpoint, beside the coordinator.
-  if (fixed && !config_.one_node()) return meeting.endpoint->port;
+  if (fixed && !config_.one_node()) return Opened{meeting.endpoint->port};
   const bool loopback = config_.one_node() && (!fixed || meeting.endpoint->host == "127.0.0.1");
   const bool published = !fixed && !meeting.local_addr.empty();
   const std::string bind = published ? numeric_or_every(meeting.local_addr) : loopback ? "127.0.0.1" : "";
@@ -49,6 +104,7 @@ Result<Port> StoreHost::open(const std::vector<std::string>& sources) {
   }
   const Admission admission{.token = !meeting.token.empty(), .allowed = meeting.allowed};
   WorkerStore::Options options{.bind = bind, .port = port, .admits = admission.of_store_clients(members), .log = log()};
+  options.refused = [this](const std::string& address) { asio::post(loop_, [this, address] { refused(address); }); };
   auto opened = WorkerStore::open(options);
   if (!opened && opened.error().code == std::errc::address_not_available) {
     // Behind address translation, what others use is not ours.
@@ -59,7 +115,7 @@ Result<Port> StoreHost::open(const std::vector<std::string>& sources) {
   }
   if (!opened) return opened.error();
   store_.emplace(*std::move(opened));
-  return store_->port();
+  return Opened{store_->port()};
 }
 
 }  // namespace torchup

@@ -74,8 +74,9 @@ NodeMeeting::NodeMeeting(const MeetingOrder& order, TimePoint end, std::unique_p
 Result<std::unique_ptr<NodeMeeting>> NodeMeeting::enter(const MeetingOrder& order) {
   const TimePoint end = std::chrono::steady_clock::now() + (order.only ? comparison_limit : job_comparison_limit);
   StoreClientOptions way;
-  way.host = order.placement.master_addr;
-  way.port = order.placement.master_port;
+  const bool by_proxy = order.placement.local_store.value() != 0;
+  way.host = by_proxy ? "127.0.0.1" : order.placement.master_addr;
+  way.port = by_proxy ? order.placement.local_store : order.placement.master_port;
   way.timeout = order.only ? tell_limit : job_tell_limit;
   way.cancel = order.end->get();
   auto store = StoreClient::connect(std::move(way));

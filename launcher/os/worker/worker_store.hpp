@@ -2,11 +2,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/text/log_line.hpp"
+#include "rendezvous/net/store/store_gate.hpp"
+#include "rendezvous/net/store/store_proxy.hpp"
 
 namespace torchup {
 
@@ -17,8 +20,10 @@ class WorkerStore {
   struct Options {
     std::string bind = {};  ///< as in StoreServerOptions, like the port
     Port port{0};
-    std::function<bool(const std::string& address)> admits = {};  ///< likewise; called on the store's thread
-    LogSink log = {};                                             ///< likewise
+    std::function<bool(const std::string& address)> admits = {};   ///< likewise; called on the store's thread
+    std::function<void(const std::string& address)> refused = {};  ///< likewise
+    LogSink log = {};                                              ///< likewise
+    std::optional<StoreGateOptions> gate = {};  ///< the other nodes come by it; the store itself is on loopback then
   };
   /// Serves a fresh, empty store.
   ///
@@ -31,10 +36,31 @@ class WorkerStore {
   ~WorkerStore();
 
   [[nodiscard]] Port port() const;
+  /// Of the gate; 0 where there is none.
+  [[nodiscard]] Port gate_port() const;
 
  private:
   struct State;
   explicit WorkerStore(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// Where the workers of a node reach a round's store that is another node's, on a thread of its own (StoreProxy).
+class WorkerProxy {
+ public:
+  /// Errors: the system's.
+  [[nodiscard]] static Result<WorkerProxy> open(StoreProxyOptions options);
+
+  WorkerProxy(WorkerProxy&&) noexcept;
+  WorkerProxy& operator=(WorkerProxy&&) noexcept;
+  /// Closes all connections.
+  ~WorkerProxy();
+
+  [[nodiscard]] Port port() const;
+
+ private:
+  struct State;
+  explicit WorkerProxy(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

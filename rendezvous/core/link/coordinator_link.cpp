@@ -129,6 +129,25 @@ void CoordinatorLink::write(AgentFrame frame) {
   if (line_) act(link::Write{*line_, std::move(frame)});
 }
 
+void CoordinatorLink::on(const link::Directed& event, TimePoint now) {
+  if (ending_ || event.term < greatest_term_) return;
+  directed_ = event.endpoints;
+  if (line_ && line_term_ == event.term) return;
+  hops_ = 0;
+  go_to(event.term, event.endpoints, now);
+}
+
+void CoordinatorLink::on(const link::Undirected& event, TimePoint) {
+  if (ending_) return;
+  const bool final = event.exit_code != 0;
+  if (final && !line_) return conclude(LinkLost{event.exit_code, event.why});
+  if (!line_) trouble(event.why, exit_code::unreachable);
+}
+
+void CoordinatorLink::on(const link::Ended& event, TimePoint now) {
+  if (!line_ && !ending_) hear(End{event.verdict}, now);
+}
+
 void CoordinatorLink::on(const link::Finish&, TimePoint) {
   hang_up_attempt();
   if (line_) act(link::Close{*std::exchange(line_, {}), link::Close::How::after_writes});
@@ -158,16 +177,9 @@ void CoordinatorLink::due(TimePoint now) {
   if (attempt_ && !settings_.one_connection) {
     if (!attempt_->quiet && now >= attempt_->since + quiet_limit) {
       attempt_->quiet = true;
-      if (!welcomed_once_ && !seeks() && attempt_->unproved.empty()) act(link::MeetForeigner{});
+      if (!welcomed_once_ && !seeks() && !of_several()) act(link::MeetForeigner{});
     }
-    if (now >= attempt_->since + answer_limit()) {
-      if (attempt_->unproved.empty()) {
-        foreign("it accepts connections and says nothing", now);
-      } else {
-        attempt_over(now);
-      }
-      if (over_) return;
-    }
+    if (now >= attempt_->since + answer_limit()) mute("it accepts connections and says nothing", now);
   }
   if (!line_ && now >= out_since_ + settings_.join_timeout) {
     const std::string waited = seconds(settings_.join_timeout);
@@ -180,7 +192,8 @@ void CoordinatorLink::due(TimePoint now) {
   if (const auto at = dial_at(); at && now >= *at) {
     dialling_ = LineId{next_line_++};
     const auto port = port_at_ == 0 ? std::nullopt : std::optional{settings_.further_ports.at(port_at_ - 1)};
-    act(link::Dial{*dialling_, dial_limit, port});
+    dialled_place_ = next_place();
+    act(link::Dial{*dialling_, dial_limit, port, dialled_place_});
   }
 }
 
@@ -203,8 +216,11 @@ std::optional<TimePoint> CoordinatorLink::deadline() const {
 /// One attempt at a time: while there is no line, and beside one that is in doubt.
 std::optional<TimePoint> CoordinatorLink::dial_at() const {
   if (dialling_ || attempt_) return {};
+  if (settings_.directed && told_.empty() && directed_.empty()) return {};
   if (!line_) return retry_at_;
-  if (unanswered_.empty() || settings_.one_connection) return {};
+  if (settings_.one_connection) return {};
+  if (!told_.empty() || (unseated_ && !settings_.directed)) return retry_at_;
+  if (unanswered_.empty()) return {};
   return std::max(retry_at_, unanswered_.front().sent + doubt_after());
 }
 
@@ -215,11 +231,27 @@ Duration CoordinatorLink::kernel_patience() const { return lease() + std::chrono
 
 Duration CoordinatorLink::doubt_after() const { return std::min<Duration>(std::chrono::seconds{1}, lease() / 3); }
 
+/// Where to dial: where we were told to first; else the next in the list. Nothing: the endpoint.
+std::optional<Endpoint> CoordinatorLink::next_place() {
+  if (!told_.empty()) {
+    Endpoint place = std::move(told_.front());
+    told_.pop_front();
+    return place;
+  }
+  if (settings_.directed) return directed_.front();
+  const std::vector<Endpoint>& list = settings_.endpoints;
+  if (list.empty()) return {};
+  // Beside a line that is in doubt the others are asked.
+  if (line_ && list.size() > 1 && list[place_at_] == line_place_) place_at_ = (place_at_ + 1) % list.size();
+  return list[place_at_];
+}
+
 void CoordinatorLink::keep_alive(TimePoint now) {
   const auto& place = standing_.placement ? standing_.placement : former_;
   const int nodes = place ? place->group_world_size : 1;
   write(KeepAlive{++keep_alive_number_, runs() ? report_ : std::nullopt,
-                  is_member() ? node_report_.take(nodes, now) : std::nullopt});
+                  is_member() ? node_report_.take(nodes, now) : std::nullopt, seen_});
+  if (!unanswered_.empty() && now >= unanswered_.front().sent + doubt_after()) doubt();
   unanswered_.push_back({keep_alive_number_, now, awake_});
   keep_alive_at_ = now + std::min<Duration>(std::chrono::seconds{1}, lease() / 5);
 }
@@ -299,7 +331,12 @@ void CoordinatorLink::trouble(const std::string& what, int code, bool told) {
 }
 
 std::string CoordinatorLink::place() const {
-  return settings_.one_connection ? "front of this job" : "rendezvous endpoint " + to_string(settings_.endpoint);
+  if (settings_.one_connection) return "front of this job";
+  if (!settings_.known_as.empty()) return settings_.known_as;
+  if (settings_.endpoints.empty()) return "rendezvous endpoint " + to_string(settings_.endpoint);
+  std::string all;
+  for (const Endpoint& each : settings_.endpoints) all += (all.empty() ? "" : ",") + to_string(each);
+  return "rendezvous endpoints " + all;
 }
 
 void CoordinatorLink::conclude(LinkEvent last) {

@@ -50,10 +50,14 @@ struct Report {
 struct ReportNode {
   NodeReport node = {};
 };
-/// The connection stands. `nonce` was never used before.
+/// The connection stands. Where there is a token, what is heard on it was said by somebody who has proven it.
 struct Dialled {
   LineId line;
-  Nonce nonce{};
+};
+/// Who answers does not prove the token: it has another one, or none.
+struct NotProved {
+  LineId line;
+  std::string why = {};
 };
 struct DialFailed {
   LineId line;
@@ -73,11 +77,26 @@ struct Closed {
   LineId line;
   std::string why = {};  ///< how it broke; empty: an end of file, the other process has closed it in good order
 };
+/// The coordinator is there, as those say who keep its seat: it is dialled instead of all others.
+struct Directed {
+  std::int64_t term = 0;
+  std::vector<Endpoint> endpoints = {};
+};
+/// Whoever could say where the coordinator is cannot, and why; with an exit code other than 0 that is the end.
+struct Undirected {
+  std::string why = {};
+  int exit_code = 0;
+};
+/// The job has ended so, as is written where its state is kept. Its agent has lost a coordinator, or found none.
+struct Ended {
+  Verdict verdict = {};
+};
 /// The agent ends, and has no workers any more.
 struct Finish {};
 /// Nothing happened but time.
 struct Wake {};
-using Event = std::variant<Say, Report, ReportNode, Dialled, DialFailed, Heard, Garbled, Closed, Finish, Wake>;
+using Event = std::variant<Say, Report, ReportNode, Dialled, NotProved, DialFailed, Heard, Garbled, Closed, Directed, Undirected,
+                           Ended, Finish, Wake>;
 
 // Actions.
 
@@ -85,7 +104,8 @@ using Event = std::variant<Say, Report, ReportNode, Dialled, DialFailed, Heard, 
 struct Dial {
   LineId line;
   Duration limit{};
-  std::optional<Port> port = {};  ///< another than the endpoint's
+  std::optional<Port> port = {};          ///< another than the endpoint's
+  std::optional<Endpoint> endpoint = {};  ///< another than the settings'
   friend bool operator==(const Dial&, const Dial&) = default;
 };
 struct Write {
@@ -121,7 +141,24 @@ struct MeetForeigner {
 struct NobodyListens {
   friend bool operator==(const NobodyListens&, const NobodyListens&) = default;
 };
-using Action = std::variant<Dial, Write, Close, SetPatience, Tell, MeetForeigner, NobodyListens>;
+// For who may become a coordinator itself (core/seat/candidacy): what it is told of the one that there is.
+
+/// We are attached to it, or again sure of it.
+struct Attends {
+  std::int64_t term = 0;
+  friend bool operator==(const Attends&, const Attends&) = default;
+};
+/// The line to it is silent, or gone without proof of its end, or it does not know itself whether it has the seat.
+struct Doubts {
+  friend bool operator==(const Doubts&, const Doubts&) = default;
+};
+/// Its process has ended: our line ended, or broke and then its address refused.
+struct SawEnd {
+  std::int64_t term = 0;
+  friend bool operator==(const SawEnd&, const SawEnd&) = default;
+};
+using Action =
+    std::variant<Dial, Write, Close, SetPatience, Tell, MeetForeigner, NobodyListens, Attends, Doubts, SawEnd>;
 
 }  // namespace link
 
@@ -129,11 +166,15 @@ struct CoordinatorLinkSettings {
   Endpoint endpoint = {};
   RunId run_id{""};
   Duration join_timeout = std::chrono::seconds{600};  ///< how long the endpoint may stay out of reach
-  /// Our proof of the job's token in answer to `challenge`; nothing when the challenge was not made with that token.
-  /// Empty: there is no token.
-  std::function<std::optional<Mac>(const Hello& hello, const Challenge& challenge)> prove = {};
+  bool has_token = false;  ///< lines are encrypted by it, and it proves both sides
   /// Of the endpoint's host, where the coordinator listens if those before them were taken.
   std::vector<Port> further_ports = {};
+  /// Where the coordinator may be, in the order of trying: whichever is none sends us on, or refuses to be dialled.
+  /// Empty: at `endpoint` alone.
+  std::vector<Endpoint> endpoints = {};
+  /// Where the coordinator is will be said by link::Directed, and nobody is dialled before. `endpoint` is not used.
+  bool directed = false;
+  std::string known_as = {};  ///< what people know the place by; empty: the endpoint, or all of them
   /// There is one connection, made by others, and when it has ended there is no other: LinkLost at once. Who holds it
   /// may take the join timeout to welcome us.
   bool one_connection = false;
@@ -151,13 +192,14 @@ struct CoordinatorLinkSettings {
 /// refused; from the first Welcome afterwards, for 0.9 of the lease again. A line that breaks and a dial that is
 /// refused prove nothing: what answers may be something between the two.
 ///
-/// **Trust.** On a line that is not welcome yet only Challenge, Welcome and Refused are heard. Where there is a token
-/// nothing that was not proved starts, stops or ends anything: the agent tries again until its join timeout.
+/// **Trust.** On a line that is not welcome yet only Welcome, Refused and Busy are heard. Where there is a token nothing
+/// is heard that was not proved: who does not prove it is tried again until the join timeout.
 ///
 /// **Patience.** The endpoint may stay out of reach for the join timeout, counted from the beginning or from the last
 /// line on which a keep-alive was answered. Then LinkLost: 68 when who answers there refuses us or does not prove the
-/// token, else 67. Without a token somebody who answers in another language, or holds connections and says nothing,
-/// for `foreign_limit` is another program: 67 at once. That nobody listens is said when it has been so for
+/// token, else 67. Without a token somebody who answers in another language for `foreign_limit` is another program: 67
+/// at once. Who closes connections, says that it is Busy or says nothing may be a coordinator at the limit of its
+/// descriptors, and is tried on; after `mute_limit` people are told so. That nobody listens is said when it has been so for
 /// `untold_limit`, or a tenth of a short join timeout: nodes of one job begin one before the other. A time for which
 /// this machine was suspended counts for none.
 ///
@@ -165,17 +207,26 @@ struct CoordinatorLinkSettings {
 /// one is refused, answers in another language, belongs to another job or says nothing for `seek_limit`; after the
 /// last, the first again as after any failure. Who else is there does not end the search, and its ports are kept to
 /// afterwards.
+///
+/// **Several.** Where coordinators take each other's place, each has a term (core/seat). Who is welcomed by one with a
+/// smaller term than any that was met before hangs up. Who is sent Elsewhere goes there. On moving to a greater term
+/// the former coordinator is told Moved. An answer says how old the coordinator's own proof is: the fence counts from
+/// then. Who is not seated is doubted, and others are tried, while its line is kept.
 class CoordinatorLink {
  public:
   static constexpr Duration dial_limit = std::chrono::seconds{3};
   static constexpr Duration welcome_limit = std::chrono::seconds{5};       ///< for the answers to our hello
-  static constexpr Duration seek_limit = std::chrono::seconds{1};          ///< the same where there are further ports
+  static constexpr Duration seek_limit = std::chrono::seconds{1};          ///< the same where there are others to try
   static constexpr Duration quiet_limit = std::chrono::milliseconds{300};  ///< then it may speak another language
   static constexpr Duration untold_limit = std::chrono::seconds{3};        ///< then it is said that nobody listens
   static constexpr Duration foreign_limit = std::chrono::seconds{5};       ///< then it is no coordinator
+  static constexpr Duration mute_limit = std::chrono::seconds{5};          ///< then it is at its limit, or none
   static constexpr Duration retry_first = std::chrono::milliseconds{50};
   static constexpr Duration retry_longest = std::chrono::seconds{1};
   static_assert(retry_longest < redial_limit);
+  /// The same of an endpoint that has never welcomed us, and accepts and closes connections.
+  static constexpr Duration retry_mute_longest = std::chrono::seconds{2};
+  static constexpr int hops_max = 4;  ///< from one that sends us on to the next, before we wait as after a failure
   static constexpr Duration leave_limit = std::chrono::seconds{3};  ///< for the answer to our leave
 
   CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now);
@@ -222,20 +273,21 @@ class CoordinatorLink {
   struct Attempt {
     LineId line;
     TimePoint since;  ///< of the hello
-    Hello hello = {};
-    std::optional<std::uint16_t> proved = {};  ///< version in the coordinator's valid challenge
-    std::string unproved = {};                 ///< why it is not trusted; its last word is awaited
-    bool quiet = false;                        ///< said nothing for quiet_limit
+    bool quiet = false;  ///< said nothing for quiet_limit
   };
 
   void on(const link::Say& event, TimePoint now);
   void on(const link::Report& event, TimePoint now);
   void on(const link::ReportNode& event, TimePoint now);
   void on(const link::Dialled& event, TimePoint now);
+  void on(const link::NotProved& event, TimePoint now);
   void on(const link::DialFailed& event, TimePoint now);
   void on(const link::Heard& event, TimePoint now);
   void on(const link::Garbled& event, TimePoint now);
   void on(const link::Closed& event, TimePoint now);
+  void on(const link::Directed& event, TimePoint now);
+  void on(const link::Undirected& event, TimePoint now);
+  void on(const link::Ended& event, TimePoint now);
   void on(const link::Finish& event, TimePoint now);
   void on(const link::Wake& event, TimePoint now);
 
@@ -254,22 +306,25 @@ class CoordinatorLink {
   void write(AgentFrame frame);
 
   // What a line says that is not welcome yet.
-  void greeted(const Challenge& challenge, TimePoint now);
   void greeted(const Welcome& welcome, TimePoint now);
   void greeted(const Refused& refused, TimePoint now);
+  void greeted(const Busy& busy, TimePoint now);
+  void greeted(const Elsewhere& elsewhere, TimePoint now);
   template <class Other>
   void greeted(const Other&, TimePoint now) {
     foreign("it gives orders before a welcome", now);
   }
   void unproved(const std::string& why, int code);
   void foreign(const std::string& what, TimePoint now);
+  void mute(const std::string& what, TimePoint now);
   void attempt_over(TimePoint now);
 
   // What the coordinator says on the line in use.
-  void hear(const Challenge&, TimePoint) {}
   void hear(const Welcome&, TimePoint) {}
   void hear(const KeepAliveAnswer& answer, TimePoint now);
   void hear(const Refused& refused, TimePoint now);
+  void hear(const Busy&, TimePoint) {}
+  void hear(const Elsewhere& elsewhere, TimePoint now);
   void hear(const HostStore& host, TimePoint now);
   void hear(const Placed& placed, TimePoint now);
   void hear(const StopWorkers& stop, TimePoint now);
@@ -293,6 +348,11 @@ class CoordinatorLink {
   void restate();
   void forget_questions();
   void retry_later(TimePoint now);
+  void go_to(std::int64_t term, const std::vector<Endpoint>& endpoints, TimePoint now);
+  void doubt();
+  [[nodiscard]] std::optional<Endpoint> next_place();
+  /// Coordinators may take each other's place.
+  [[nodiscard]] bool of_several() const { return settings_.directed || !settings_.endpoints.empty(); }
   /// `code`: of the end, if it lasts.
   void trouble(const std::string& what, int code, bool told = true);
   [[nodiscard]] bool may_be_early(TimePoint now) const;
@@ -308,8 +368,10 @@ class CoordinatorLink {
   [[nodiscard]] Duration kernel_patience() const;
   /// Which of several ports is the coordinator's is not known yet.
   [[nodiscard]] bool seeks() const { return !welcomed_once_ && !settings_.further_ports.empty(); }
-  [[nodiscard]] Duration answer_limit() const { return seeks() ? seek_limit : welcome_limit; }
-  [[nodiscard]] bool has_token() const { return static_cast<bool>(settings_.prove); }
+  [[nodiscard]] Duration answer_limit() const {
+    return seeks() || !settings_.endpoints.empty() ? seek_limit : welcome_limit;
+  }
+  [[nodiscard]] bool has_token() const { return settings_.has_token; }
   [[nodiscard]] Duration jittered(Duration duration);
   void act(link::Action action) { actions_.push_back(std::move(action)); }
   void tell(CoordinatorMessage message) { act(link::Tell{std::move(message)}); }
@@ -338,10 +400,24 @@ class CoordinatorLink {
   bool welcomed_once_ = false;
   std::size_t port_at_ = 0;  ///< 0: the endpoint's is dialled, else one behind it in further_ports
 
+  std::deque<Endpoint> told_;       ///< where the coordinator is, as we were told, in the order of trying
+  std::vector<Endpoint> directed_;  ///< the last that Directed named
+  std::size_t place_at_ = 0;        ///< of settings_.endpoints, which is dialled next where nobody told us
+  std::optional<Endpoint> dialled_place_ = {};  ///< of the attempt, or of the line that came of it
+  std::optional<Endpoint> line_place_ = {};  ///< of the line in use, or of the last one
+  int hops_ = 0;                    ///< how often we were sent on since anybody welcomed us
+  std::int64_t greatest_term_ = 0;  ///< of all that were met
+  std::int64_t line_term_ = 0;      ///< of the line in use, or of the last one
+  bool broke_ = false;              ///< that line broke: if its address refuses us, it has ended
+  bool doubts_ = false;             ///< said since somebody was sure
+  bool unseated_ = false;           ///< the coordinator of the line in use does not know whether it has the seat
+  std::uint64_t seen_ = 0;          ///< number of the newest answer by the line in use
+
   TimePoint out_since_;  ///< the endpoint is out of reach, while there is no line
   TimePoint retry_at_;
   Duration retry_delay_ = retry_first;
   std::optional<TimePoint> foreign_since_;
+  std::optional<TimePoint> mute_since_;  ///< it accepts connections, and that is all
   std::string last_trouble_;
   std::string told_trouble_;
   int lost_code_ = exit_code::unreachable;

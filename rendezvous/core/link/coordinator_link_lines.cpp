@@ -17,6 +17,16 @@ int permitted(int exit_code) {
   return known ? exit_code : exit_code::mismatch;
 }
 
+/// Those of them that can be dialled.
+std::vector<Endpoint> read_endpoints(const std::vector<std::string>& texts) {
+  std::vector<Endpoint> endpoints;
+  for (const std::string& text : texts) {
+    auto endpoint = parse_endpoint(text, Port{0});
+    if (endpoint && endpoint->port != Port{0}) endpoints.push_back(*std::move(endpoint));
+  }
+  return endpoints;
+}
+
 }  // namespace
 
 void CoordinatorLink::on(const link::DialFailed& event, TimePoint now) {
@@ -24,13 +34,18 @@ void CoordinatorLink::on(const link::DialFailed& event, TimePoint now) {
   dialling_.reset();
   if (settings_.one_connection) return conclude(LinkLost{exit_code::unreachable, event.why});
   foreign_since_.reset();
+  mute_since_.reset();
   trouble(event.why, exit_code::unreachable, !event.refused || !may_be_early(now));
   retry_later(now);
+  if (event.refused && broke_ && dialled_place_ && directed_ == std::vector{*dialled_place_}) {
+    broke_ = false;
+    act(link::SawEnd{line_term_});
+  }
   if (!event.refused) {
     if (!returned_at_) ended_ = false;  // no answer: somebody may live there who cannot reach us either
     return;
   }
-  if (!welcomed_once_) act(link::NobodyListens{});
+  if (!welcomed_once_ && !of_several()) act(link::NobodyListens{});
   if (!line_ && embedded_ && standing_.placement) fence("the coordinator's process has ended", now);
 }
 
@@ -38,18 +53,18 @@ void CoordinatorLink::on(const link::Dialled& event, TimePoint now) {
   if (dialling_ != event.line) return;
   dialling_.reset();
   attempt_ = Attempt{.line = event.line, .since = now};
-  attempt_->hello = {.has_token = has_token(), .nonce = event.nonce, .run_id = settings_.run_id};
-  act(link::Write{event.line, attempt_->hello});
+  act(link::Write{event.line, Hello{.has_token = has_token(), .run_id = settings_.run_id}});
+}
+
+void CoordinatorLink::on(const link::NotProved& event, TimePoint now) {
+  if (!attempt_ || attempt_->line != event.line) return;
+  unproved(event.why, exit_code::mismatch);
+  attempt_over(now);
 }
 
 void CoordinatorLink::on(const link::Closed& event, TimePoint now) {
   if (attempt_ && attempt_->line == event.line) {
-    if (!attempt_->unproved.empty()) return attempt_over(now);
-    // A coordinator that is about to end, or has no descriptor left, closes without a word too.
-    foreign_since_.reset();
-    if (!welcomed_once_ && !seeks()) act(link::MeetForeigner{});
-    trouble(event.why.empty() ? "it closes the connection without a word" : event.why, exit_code::unreachable);
-    return attempt_over(now);
+    return mute(event.why.empty() ? "it closes the connection without a word" : event.why, now);
   }
   if (line_ != event.line) return;
   if (dialling_) act(link::Close{*std::exchange(dialling_, {})});  // it may hang; there is better reason for one now
@@ -58,10 +73,28 @@ void CoordinatorLink::on(const link::Closed& event, TimePoint now) {
     lose_line("the coordinator closed the connection", now);
     ended_ = true;
     returned_at_.reset();
+    if (of_several()) act(link::SawEnd{line_term_});
     if (embedded_ && standing_.placement) fence("the coordinator's process has ended", now);
   } else {
     lose_line("the connection to the coordinator broke: " + event.why, now);
+    broke_ = true;
+    doubt();
   }
+}
+
+/// Told once, until somebody is sure again.
+void CoordinatorLink::doubt() {
+  if (of_several() && !std::exchange(doubts_, true)) act(link::Doubts{});
+}
+
+/// The coordinator is at one of these. It is dialled at once, beside the line in use.
+void CoordinatorLink::go_to(std::int64_t term, const std::vector<Endpoint>& endpoints, TimePoint now) {
+  greatest_term_ = std::max(greatest_term_, term);
+  told_.assign(endpoints.begin(), endpoints.end());
+  if (told_.empty() || ++hops_ > hops_max) return;
+  hang_up_attempt();
+  retry_at_ = now;
+  retry_delay_ = retry_first;
 }
 
 void CoordinatorLink::on(const link::Garbled& event, TimePoint now) {
@@ -105,42 +138,54 @@ void CoordinatorLink::retry_later(TimePoint now) {
       return;
     }
   }
+  if (!told_.empty() && hops_ <= hops_max) {
+    retry_at_ = now;
+    return;
+  }
+  if (!settings_.endpoints.empty()) {
+    place_at_ = (place_at_ + 1) % settings_.endpoints.size();
+    if (place_at_ != 0) {
+      retry_at_ = now;
+      return;
+    }
+  }
+  const Duration longest = mute_since_ && !welcomed_once_ ? retry_mute_longest : retry_longest;
+  retry_delay_ = std::min(retry_delay_, longest);
   retry_at_ = now + jittered(retry_delay_);
-  retry_delay_ = std::min<Duration>(retry_delay_ * 2, retry_longest);
+  retry_delay_ = std::min(retry_delay_ * 2, longest);
 }
 
 // ---- a line that is not welcome yet
 
 void CoordinatorLink::on(const link::Heard& event, TimePoint now) {
   if (attempt_ && attempt_->line == event.line) {
-    // Not trusted: whatever it says, its refusal was what we waited for.
-    if (!attempt_->unproved.empty()) return attempt_over(now);
     std::visit([&](const auto& said) { greeted(said, now); }, event.frame);
   } else if (line_ == event.line) {
     std::visit([&](const auto& said) { hear(said, now); }, event.frame);
   }
 }
 
-void CoordinatorLink::greeted(const Challenge& challenge, TimePoint now) {
-  const bool spoken = challenge.version >= agent_protocol_min && challenge.version <= agent_protocol_max;
-  if (!has_token() || attempt_->proved || !spoken) return foreign("it asks for a proof out of turn", now);
-  if (const auto mac = settings_.prove(attempt_->hello, challenge)) {
-    attempt_->proved = challenge.version;
-    return act(link::Write{attempt_->line, Proof{*mac}});
-  }
-  // A proof that proves nothing: an honest coordinator tells its own people who came with another token.
-  act(link::Write{attempt_->line, Proof{}});
-  unproved("the token of the coordinator there is not ours", exit_code::mismatch);
-}
-
 void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
-  if (has_token() && attempt_->proved != welcome.version) {
-    unproved("the coordinator there did not prove the token", exit_code::mismatch);
-    return attempt_over(now);
-  }
   if (welcome.version < agent_protocol_min || welcome.version > agent_protocol_max) {
     return foreign("it speaks another version", now);
   }
+  if (welcome.term < greatest_term_) {
+    trouble("it was the coordinator before another one", exit_code::unreachable);
+    return attempt_over(now);
+  }
+  if (line_ && welcome.term > line_term_) {
+    const std::string place = dialled_place_ ? to_string(*dialled_place_) : "";
+    Moved moved{welcome.term, {}};
+    if (!place.empty()) moved.endpoints.push_back(place);
+    write(std::move(moved));
+  }
+  greatest_term_ = line_term_ = welcome.term;
+  line_place_ = dialled_place_;
+  hops_ = 0;
+  told_.clear();
+  broke_ = doubts_ = unseated_ = false;
+  seen_ = 0;
+  if (of_several()) act(link::Attends{welcome.term});
   const auto former = std::exchange(line_, attempt_->line);
   const bool in_vain = former && !line_answered_;  // the line before was welcome too, and said no more than that
   if (former && line_answered_) out_since_ = now;
@@ -148,6 +193,7 @@ void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   embedded_ = welcome.embedded;
   welcomed_once_ = true;
   foreign_since_.reset();
+  mute_since_.reset();
   line_since_ = now;
   // That we are still a member is known when a keep-alive behind our Resume is answered.
   if (!standing_.placement) {
@@ -180,28 +226,71 @@ void CoordinatorLink::restate() {
 }
 
 void CoordinatorLink::greeted(const Refused& refused, TimePoint now) {
-  const bool trusted = has_token() ? attempt_->proved.has_value() : !line_;
+  const bool trusted = has_token() || !line_;
   const bool others = seeks() && refused.reason.starts_with(port_of_another_job);
   if (trusted && !others) return conclude(LinkLost{permitted(refused.exit_code), refused.reason});
   unproved("refused: " + refused.reason, others ? exit_code::unreachable : exit_code::mismatch);
   attempt_over(now);
 }
 
+/// What it says is not proved, and need not be: whoever is there has to prove itself.
+void CoordinatorLink::greeted(const Elsewhere& elsewhere, TimePoint now) {
+  foreign_since_.reset();
+  mute_since_.reset();
+  // Where our line leads already is no news.
+  const bool known = elsewhere.term >= greatest_term_ && !(line_ && elsewhere.term == line_term_);
+  const auto endpoints = known ? read_endpoints(elsewhere.endpoints) : std::vector<Endpoint>{};
+  if (endpoints.empty()) trouble("no coordinator is active there or known", exit_code::unreachable);
+  hang_up_attempt();
+  if (!endpoints.empty()) go_to(elsewhere.term, endpoints, now);
+  if (endpoints.empty() || hops_ > hops_max) {
+    told_.clear();
+    hops_ = 0;
+    retry_later(now);
+  }
+}
+
+/// It coordinates no more.
+void CoordinatorLink::hear(const Elsewhere& elsewhere, TimePoint now) {
+  if (ending_) return;
+  act(link::Close{*line_});
+  lose_line("the coordinator has given up its seat", now);
+  ended_ = false;
+  greatest_term_ = std::max(greatest_term_, elsewhere.term);
+  doubt();
+  go_to(elsewhere.term, read_endpoints(elsewhere.endpoints), now);
+}
+
+/// At the port of a large job many are told so.
+void CoordinatorLink::greeted(const Busy&, TimePoint now) { mute("it has no place for one more connection", now); }
+
 /// Somebody who was not proved refuses, or does not prove itself. It may be gone, or mended, before the join timeout.
 void CoordinatorLink::unproved(const std::string& why, int code) {
   foreign_since_.reset();
-  attempt_->unproved = why;
+  mute_since_.reset();
   trouble(why, code);
+}
+
+/// Somebody accepts connections, and that is all: a coordinator that is about to end, or has no descriptor left, or
+/// another program.
+void CoordinatorLink::mute(const std::string& what, TimePoint now) {
+  foreign_since_.reset();
+  if (!mute_since_) mute_since_ = attempt_->since;
+  if (!welcomed_once_ && !seeks() && !of_several()) act(link::MeetForeigner{});
+  const bool lasts = !settings_.one_connection && now - *mute_since_ >= mute_limit;
+  trouble(lasts ? what + ": is it at the limit of its connections, or another program?" : what, exit_code::unreachable);
+  attempt_over(now);
 }
 
 /// Somebody answers who is no coordinator; that may be a coordinator about to end, so it must last.
 void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
+  mute_since_.reset();
   if (!foreign_since_) foreign_since_ = attempt_->since;
   const std::string text =
       welcomed_once_ ? "the coordinator does not answer (" + what + ")"
                      : "what answers there is no torchup coordinator (" + what + "): has another program this port?";
-  if (!welcomed_once_ && !seeks()) act(link::MeetForeigner{});
-  if (!welcomed_once_ && !seeks() && !has_token() && now - *foreign_since_ >= foreign_limit) {
+  if (!welcomed_once_ && !seeks() && !of_several()) act(link::MeetForeigner{});
+  if (!welcomed_once_ && !seeks() && !of_several() && !has_token() && now - *foreign_since_ >= foreign_limit) {
     return conclude(LinkLost{exit_code::unreachable, to_string(settings_.endpoint) + ": " + text});
   }
   trouble(text, exit_code::unreachable);
@@ -211,13 +300,18 @@ void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
 // ---- what the coordinator says
 
 void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint now) {
+  seen_ = std::max(seen_, answer.number);
+  unseated_ = of_several() && !answer.seated;
+  if (unseated_) doubt();
+  if (!unseated_ && std::exchange(doubts_, false)) act(link::Attends{line_term_});
   while (!unanswered_.empty() && unanswered_.front().number <= answer.number) {
     const Asked asked = unanswered_.front();
     if (asked.number == answer.number && answer.clock_ns > 0) add_round_trip(asked, answer.clock_ns, now);
     if (asked.number == answer.number && answer.day_ns > 0) {
       day_.add(asked.sent.time_since_epoch(), Duration{answer.day_ns}, now.time_since_epoch());
     }
-    heard_of_ = asked.sent;
+    const TimePoint proved = asked.sent - answer.age;
+    heard_of_ = of_several() ? std::max(heard_of_, proved) : proved;  // what was proved stays so
     unanswered_.pop_front();
     line_answered_ = true;
     last_trouble_.clear();

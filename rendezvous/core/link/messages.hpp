@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <compare>
 #include <concepts>
 #include <cstdint>
@@ -80,6 +81,7 @@ struct JobTerms {
   OnHang on_hang = OnHang::report;
   Duration straggler_window = straggler_window_default;  ///< at least straggler_window_min; 0: nobody asks for arrivals
   bool own_run_id = false;                               ///< the run id names this job alone, and no later one
+  bool store_proxy = false;  ///< workers reach their store by their own node's agent
   friend bool operator==(const JobTerms&, const JobTerms&) = default;
 };
 
@@ -138,6 +140,9 @@ struct Fact {
   friend bool operator==(const Fact&, const Fact&) = default;
 };
 
+/// Tells a round's store from others at one port.
+using StoreKey = std::array<std::uint8_t, 16>;
+
 /// One agent's place in a round.
 struct Placement {
   Round round{0};
@@ -151,6 +156,9 @@ struct Placement {
   Port master_port{0};
   int restart_count = 0;       ///< restarts after worker failures so far, of the whole job
   int membership_changes = 0;  ///< rounds that ended because a node came or went; never counted as restarts
+  StoreKey store_key{};        ///< with --store-proxy: what links to the round's store bring; else zeros
+  /// With --store-proxy: where on 127.0.0.1 this node's workers reach the store. This node's own matter, and 0 else.
+  Port local_store{0};
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
@@ -185,6 +193,7 @@ inline constexpr int unfit_code = exit_code::unfit;
 struct StoreReady {
   Round round{0};
   Port port{0};
+  StoreKey key{};  ///< Placement::store_key
   friend bool operator==(const StoreReady&, const StoreReady&) = default;
 };
 struct WorkersFailed {

@@ -52,6 +52,11 @@ class Writer {
   void later(const T&... values) {
     (write(values), ...);
   }
+  /// The last one of its structure, which few have: who has not leaves it out.
+  template <class T>
+  void last(const T& value) {
+    if (value != T{}) write(value);
+  }
   void later_text(const char* what, const std::string& text, std::size_t bytes_max) {
     this->text(what, text, bytes_max);
   }
@@ -167,6 +172,10 @@ class Reader {
   template <class... T>
   void later(T&... values) {
     ((rest_.empty() ? void() : read(values)), ...);
+  }
+  template <class T>
+  void last(T& value) {
+    later(value);
   }
   void later_text(const char* what, std::string& text, std::size_t bytes_max) {
     if (!rest_.empty()) this->text(what, text, bytes_max);

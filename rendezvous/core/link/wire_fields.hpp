@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <limits>
+
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/link/wire.hpp"
 #include "rendezvous/core/text/source_list.hpp"
@@ -63,6 +66,7 @@ void fields(auto& a, JobTerms& m) {
   a.later(m.hang_timeout);
   a.later_choice("what is done about hangs", m.on_hang, OnHang::restart, OnHang::report);
   a.later(m.straggler_window, m.own_run_id);
+  a.last(m.store_proxy);
 }
 void fields(auto& a, WorkerFailure& m) {
   rank(a, m.rank);
@@ -88,6 +92,7 @@ void fields(auto& a, Placement& m) {
   restart_count(a, m.restart_count);
   membership_changes(a, m.membership_changes);
   a.require(m.group_world_size <= m.world_size, "a round has more nodes than workers");
+  a.last(m.store_key);
 }
 void fields(auto& a, Verdict& m) {
   exit_code(a, m.exit_code);
@@ -120,6 +125,7 @@ void fields(auto& a, Join& m) {
 void fields(auto& a, StoreReady& m) {
   round(a, m.round);
   port(a, m.port);
+  a.last(m.key);
 }
 void fields(auto& a, WorkersFailed& m) {
   round(a, m.round);
@@ -156,7 +162,6 @@ void fields(auto& a, Hello& m) {
   a.name("a run id", m.run_id);
   a.require(m.version_min <= m.version_max, "the oldest version is newer than the newest");
 }
-void fields(auto& a, Proof& m) { a(m.mac); }
 void fields(auto& a, StepReport& m) {
   a(m.least, m.most);
   a.bent_number("steps in 1000 s", m.milli_per_second, std::int64_t{0}, milli_steps_max);
@@ -169,8 +174,17 @@ void fields(auto& a, NodeReport& m) {
 }
 void fields(auto& a, KeepAlive& m) {
   a(m.number);
-  a.later(m.report, m.node);
+  a.later(m.report, m.node, m.seen);
 }
+/// A revision of etcd's.
+inline constexpr std::int64_t term_max = std::numeric_limits<std::int64_t>::max();
+void later_term(auto& a, std::int64_t& term) { a.later_number("a term", term, std::int64_t{0}, term_max); }
+void elsewhere(auto& a, std::int64_t& term, std::vector<std::string>& endpoints) {
+  a.number("a term", term, std::int64_t{0}, term_max);
+  a.list("endpoints", endpoints, endpoints_told_max, [&a](std::string& text) { a.name("an endpoint", text); });
+}
+void fields(auto& a, Moved& m) { elsewhere(a, m.term, m.endpoints); }
+void fields(auto& a, Elsewhere& m) { elsewhere(a, m.term, m.endpoints); }
 void fields(auto& a, NodeEvent& m) {
   a.text("an event", m.line, node_event_bytes_max);
   a(m.lost);
@@ -195,6 +209,7 @@ void fields(auto& a, Examined& m) {
   a(m.last);
 }
 void fields(auto&, AskLook&) {}
+void fields(auto&, Busy&) {}
 void fields(auto& a, Arrivals& m) { a.text("a node's arrivals", m.part, diagnosis_part_bytes_max); }
 
 // Coordinator to agent.
@@ -216,11 +231,14 @@ void fields(auto& a, StopWorkers& m) {
 }
 void fields(auto& a, End& m) { a(m.verdict); }
 void fields(auto& a, Waiting& m) { a.text("a roster", m.roster, text_bytes_max); }
-void fields(auto& a, Challenge& m) { a(m.version, m.nonce, m.mac); }
-void fields(auto& a, Welcome& m) { a(m.version, m.embedded); }
+void fields(auto& a, Welcome& m) {
+  a(m.version, m.embedded);
+  later_term(a, m.term);
+}
 void fields(auto& a, KeepAliveAnswer& m) {
   a(m.number);
-  a.later(m.clock_ns, m.day_ns);
+  a.later(m.clock_ns, m.day_ns, m.age, m.seated);
+  later_term(a, m.term);
 }
 void fields(auto& a, Examine& m) { a(m.number, m.asked, m.arrivals_only); }
 void fields(auto& a, HangTold& m) {

@@ -94,6 +94,7 @@ struct JobSnapshot {
   std::optional<Verdict> verdict = {};
   std::vector<Ended> ended = {};  ///< oldest first
   Orders orders = {};
+  StoreKey store_key{};  ///< Placement::store_key of the round
   friend bool operator==(const JobSnapshot&, const JobSnapshot&) = default;
 };
 

@@ -261,6 +261,11 @@ std::optional<Membership::Slot> Membership::next_expired(TimePoint now) {
   return {};
 }
 
+void Membership::await_until(Slot slot, TimePoint back_by) {
+  members_[slot].back_by = back_by;
+  check(slot, back_by);
+}
+
 std::string Membership::why_expired(const Member& member, TimePoint now) const {
   if (member.back_by) return "did not come back after the coordinator started again";
   if (!member.peer) return "did not come back after its connection broke";

@@ -164,6 +164,8 @@ class Membership {
   [[nodiscard]] std::optional<Slot> next_expired(TimePoint now);
   /// Whom `next_expired` named, "did not come back …" or "was silent for 10 s".
   [[nodiscard]] std::string why_expired(const Member& member, TimePoint now) const;
+  /// Who is awaited since a snapshot has until then.
+  void await_until(Slot slot, TimePoint back_by);
   /// Those whose hosts have been calm for long enough are aside no more.
   void end_asides(TimePoint now);
   /// The coordinator itself was away until `now`: all get a new lease, those awaited until `back_by`.

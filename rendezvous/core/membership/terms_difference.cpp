@@ -57,6 +57,10 @@ std::optional<std::string> terms_difference(const JobTerms& mine, const JobTerms
   if (auto what = differs("last_call_timeout", seconds(mine.last_call), seconds(job.last_call))) return what;
   if (auto what = differs("the lease", seconds(mine.lease), seconds(job.lease))) return what;
   if (auto what = differs("--rank-order", to_text(mine.rank_order), to_text(job.rank_order))) return what;
+  const auto by_proxy = [](const JobTerms& terms) -> std::string_view {
+    return terms.store_proxy ? "given" : "not given";
+  };
+  if (auto what = differs("--store-proxy", by_proxy(mine), by_proxy(job))) return what;
   if (auto what = differs("--same-world", to_text(mine.same_world), to_text(job.same_world))) return what;
   if (auto what = differs("--hang-timeout", to_text(mine.hang_timeout), to_text(job.hang_timeout))) return what;
   if (auto what = differs("--on-hang", to_text(mine.on_hang), to_text(job.on_hang))) return what;

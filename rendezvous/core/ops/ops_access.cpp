@@ -98,6 +98,10 @@ OrRefusal<OpsCaller> admitted(const OpsRequest& request, const OpsPeer& peer, co
   if (count(request, "host") > 1 || count(request, "authorization") > 1 || (request.http_1_1 && !host)) {
     return Refusal{400, "bad_request", "A request has one Host, and Authorization at most once", ""};
   }
+  // The token that it may send has been heard by whoever listens; it is told before a second one is.
+  if (access.https && !peer.encrypted && !peer.by_loopback) {
+    return Refusal{403, "https_only", "From other machines this is answered over https alone", ""};
+  }
   OpsCaller caller{.by = "somebody at " + peer.address};
   caller.token_helps = !access.control_token.empty() || !access.page_token.empty() ||
                        (!peer.by_loopback && !access.read_token.empty());

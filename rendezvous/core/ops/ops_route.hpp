@@ -35,6 +35,7 @@ struct OpsPeer {
   std::optional<User> user = {};
   std::string address = {};  ///< over TCP: numeric, without port
   bool by_loopback = false;  ///< over TCP: by which no other machine comes
+  bool encrypted = false;    ///< over TCP: by https
 };
 
 /// What a door wants of those who come.
@@ -44,6 +45,7 @@ struct OpsAccess {
   std::string read_token = {};
   std::string page_token = {};               ///< of a page that was opened on demand: control
   std::vector<std::string> host_names = {};  ///< that `Host` may be without a token: this machine's, --status-host
+  bool https = false;                        ///< is served here: what others ask without it is not answered
 };
 
 /// A request without its body, as it came.

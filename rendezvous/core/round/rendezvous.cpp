@@ -186,6 +186,7 @@ void Rendezvous::said(Peer peer, const StoreReady& ready, TimePoint) {
   const Member* member = members_.of(peer);
   if (!member || phase_ != Phase::hosting || ready.round != round_ || &members_.at(seats_.front()) != member) return;
   master_port_ = ready.port;
+  store_key_ = ready.key;
   begin_running();
 }
 

@@ -74,6 +74,13 @@ struct RendezvousSettings {
   Duration roster_interval = std::chrono::seconds{1};
 };
 
+/// From whom a coordinator has taken a job over, where several may have the seat (core/seat).
+struct Takeover {
+  bool proved = false;      ///< the former one's process has ended
+  std::string holder = {};  ///< name of the agent that shared its process (ended_jobs); empty: none did
+  friend bool operator==(const Takeover&, const Takeover&) = default;
+};
+
 /// The rendezvous of one run id. Pure: same settings, events and times in, same actions out. It takes whatever agents
 /// say: a message that cannot be meant is refused, and nothing that one agent says does more than end its own job.
 ///
@@ -107,7 +114,12 @@ class Rendezvous {
 
   /// Goes on where the snapshot was taken. Its members are awaited: each keeps its place when it comes back, and is
   /// lost when it does not within `return_limit`. When none came back, the job is forgettable.
-  Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, TimePoint now);
+  /// After a takeover members that are missing may be with the former coordinator, and run workers there. So nobody is
+  /// given up before the return limit, or the lease where that is longer, has passed since the last of them came back;
+  /// and nobody at all while none of the round has, unless the former one's end is proved, or all their hosts have
+  /// joined anew. Then its own agent is lost at once.
+  Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, TimePoint now,
+             const std::optional<Takeover>& takeover = std::nullopt);
 
   [[nodiscard]] JobSnapshot snapshot(TimePoint now) const;
   /// Another number whenever the snapshot has changed in more than the passing of time.
@@ -140,6 +152,8 @@ class Rendezvous {
   [[nodiscard]] std::size_t expected_bytes(const Join& join) const;
   /// The round that its members were told to start in; nothing: none runs.
   [[nodiscard]] std::optional<Round> running() const;
+  /// The same, where none of its members was lost and no decision has ended it: what all of them say, says it of all.
+  [[nodiscard]] std::optional<Round> complete_round() const;
 
   /// For whoever decides about the job from here on (core/torchrun/mixed_job), until it gives it back.
   [[nodiscard]] JobPeople people() const;
@@ -278,6 +292,9 @@ class Rendezvous {
   [[nodiscard]] bool others_may_come_back(TimePoint now) const;
   [[nodiscard]] std::optional<TimePoint> others_dial_until() const;
   [[nodiscard]] TimePoint return_by(TimePoint now) const;
+  void lose_holder(TimePoint now);
+  [[nodiscard]] std::optional<TimePoint> kept_until(Slot slot, TimePoint now) const;
+  [[nodiscard]] bool all_missing_joined_anew() const;
 
   // What people see.
   [[nodiscard]] bool was_in_last_round(const Member& member) const;
@@ -326,6 +343,12 @@ class Rendezvous {
   int told_size_ = 0;                ///< its nodes
   int told_count_ = 0;               ///< those of them that are members
 
+  std::optional<Takeover> takeover_;
+  std::set<Slot> missing_;       ///< after a takeover: who may have workers at the former coordinator's word
+  bool one_returned_ = false;    ///< of them, or there were none
+  TimePoint last_returned_at_{};  ///< of all that were awaited; at first when we began
+  bool holder_may_live_ = true;  ///< its agent has not been lost for its proved end
+
   std::vector<Slot> seats_;  ///< members of the round, by group rank while hosting
   int group_world_size_ = 0;
   int world_size_ = 0;
@@ -333,6 +356,7 @@ class Rendezvous {
   int finished_ = 0;
   std::string master_addr_;
   Port master_port_{0};
+  StoreKey store_key_{};
 
   std::optional<TimePoint> begun_at_;    ///< the first join
   std::optional<TimePoint> late_until_;  ///< whoever hosts us stays for `late_`

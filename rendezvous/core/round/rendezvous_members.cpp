@@ -147,6 +147,8 @@ void Rendezvous::bind(Slot slot, Peer peer, TimePoint now) {
   note_way(members_.at(slot));
   if (!awaited) return;
   deserted_ = false;
+  last_returned_at_ = now;
+  if (missing_.erase(slot) > 0) one_returned_ = true;
   if (members_.awaited() == 0) note(AllBack{});
 }
 
@@ -165,6 +167,7 @@ void Rendezvous::set_stage(Slot slot, Stage stage) {
 
 void Rendezvous::remove(Slot slot) {
   if (blocker_ == slot) blocker_.reset();
+  missing_.erase(slot);
   if (learning_ && told_round_ && members_.at(slot).round == told_round_) --told_count_;
   members_.remove(slot);
   arm_roster();
@@ -232,7 +235,12 @@ void Rendezvous::give_up(Peer peer, const NodeId& node, Round round, std::string
 
 void Rendezvous::expire(TimePoint now) {
   members_.end_asides(now);
+  lose_holder(now);
   while (const auto slot = members_.next_expired(now)) {
+    if (const auto until = kept_until(*slot, now)) {
+      members_.await_until(*slot, *until);
+      continue;
+    }
     if (phase_ == Phase::ended) {
       remove(*slot);
     } else {

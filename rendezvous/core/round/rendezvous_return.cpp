@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/core/membership/ended_jobs.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/hostlist.hpp"
 
@@ -231,6 +232,7 @@ void Rendezvous::begin_restoring(const Placement& place, TimePoint now) {
   learn_counts(place, now);
   master_addr_ = place.master_addr;
   master_port_ = place.master_port;
+  store_key_ = place.store_key;
   formed_once_ = true;
   unfinished_ = group_world_size_;
   finished_ = 0;
@@ -286,19 +288,21 @@ JobSnapshot Rendezvous::snapshot(TimePoint now) const {
                     .forget_left = left(forget_at_),
                     .verdict = verdict_,
                     .ended = ended_.save(now),
-                    .orders = {range_, {drained_.begin(), drained_.end()}, planned_}};
+                    .orders = {range_, {drained_.begin(), drained_.end()}, planned_},
+                    .store_key = store_key_};
   members_.save(saved, now);
   return saved;
 }
 
-Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, TimePoint now)
+Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, TimePoint now,
+                       const std::optional<Takeover>& takeover)
     : settings_{settings}, members_{{settings.losses_max, settings.loss_window}},
       coordinator_address_{saved.coordinator_address}, terms_{saved.terms}, facts_{saved.facts},
       range_{saved.orders.range}, drained_{saved.orders.drained.begin(), saved.orders.drained.end()},
       phase_{saved.phase}, round_{saved.round}, next_round_{saved.next_round}, formed_once_{saved.formed_once},
       planned_{saved.orders.planned_stop}, restarts_{saved, now}, membership_changes_{saved.membership_changes},
       group_world_size_{saved.group_world_size}, world_size_{saved.world_size}, master_addr_{saved.master_addr},
-      master_port_{saved.master_port}, roster_told_at_{now}, now_{now}, verdict_{saved.verdict} {
+      master_port_{saved.master_port}, store_key_{saved.store_key}, roster_told_at_{now}, now_{now}, verdict_{saved.verdict} {
   const auto until = [&](const std::optional<Duration>& left) {
     return left ? std::optional{now + *left} : std::nullopt;
   };
@@ -330,7 +334,53 @@ Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, Ti
   if (phase_ == Phase::running) finished_ = group_world_size_ - unfinished_;
   if (phase_ == Phase::restoring) unfinished_ = group_world_size_ - finished_;
   deserted_ = members_.awaited() > 0;
+  takeover_ = takeover;
+  last_returned_at_ = now;
+  for (const auto& [node, slot] : members_.slots()) {
+    if (members_.at(slot).stage != Stage::ready) missing_.insert(slot);
+  }
+  one_returned_ = missing_.empty();
   if (deserted_) note(JobRestored{round_, members_.awaited()});
+}
+
+// ---- after a takeover
+
+std::optional<Round> Rendezvous::complete_round() const {
+  const bool runs = phase_ == Phase::running || phase_ == Phase::doubting;
+  return runs && std::cmp_equal(seats_.size(), group_world_size_) ? std::optional{round_} : std::nullopt;
+}
+
+/// The former coordinator's process has ended, and its agent with it.
+void Rendezvous::lose_holder(TimePoint now) {
+  if (!takeover_ || !takeover_->proved || !std::exchange(holder_may_live_, false) || takeover_->holder.empty()) return;
+  const auto of_holder = [&](Slot slot) {
+    const Member& member = members_.at(slot);
+    return member.back_by && agent_name(member.join->node) == takeover_->holder;
+  };
+  std::vector<Slot> lost;
+  for (const auto& [node, slot] : members_.slots()) {
+    if (of_holder(slot)) lost.push_back(slot);
+  }
+  for (const Slot slot : lost) lose(slot, place_lost::ended, now);
+}
+
+/// Nothing: it may be given up now. Only who has not come back since a takeover is kept.
+std::optional<TimePoint> Rendezvous::kept_until(Slot slot, TimePoint now) const {
+  if (!takeover_ || !members_.at(slot).back_by || phase_ == Phase::ended) return {};
+  const TimePoint limit = last_returned_at_ + std::max(settings_.return_limit, terms_->lease);
+  if (now < limit) return limit;
+  if (takeover_->proved || one_returned_ || all_missing_joined_anew()) return {};
+  return now + terms_->lease;
+}
+
+bool Rendezvous::all_missing_joined_anew() const {
+  return std::ranges::all_of(missing_, [&](Slot slot) {
+    const std::string& host = members_.at(slot).join->host;
+    return std::ranges::any_of(members_.slots(), [&](const auto& entry) {
+      const Member& other = members_.at(entry.second);
+      return entry.second != slot && !other.back_by && other.join->host == host;
+    });
+  });
 }
 
 TimePoint Rendezvous::return_by(TimePoint now) const { return now + std::max(settings_.return_limit, terms_->lease); }

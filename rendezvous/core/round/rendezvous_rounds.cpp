@@ -117,7 +117,9 @@ void Rendezvous::try_form(TimePoint now) {
     if (!out_of_time) return;
     std::vector<Slot> late;
     for (const auto& [node, slot] : members_.slots()) {
-      if (members_.at(slot).stage == Stage::stopping) late.push_back(slot);
+      if (members_.at(slot).stage != Stage::stopping) continue;
+      if (kept_until(slot, now)) return;
+      late.push_back(slot);
     }
     for (const Slot slot : late) expel(slot, "did not stop its workers within the join timeout", now);
     return try_form(now);
@@ -223,7 +225,8 @@ Placed Rendezvous::placed(const Member& member) const {
            .master_addr = master_addr_,
            .master_port = master_port_,
            .restart_count = restarts_.count(),
-           .membership_changes = membership_changes_}};
+           .membership_changes = membership_changes_,
+           .store_key = store_key_}};
 }
 
 /// Where group rank 0 is reached: what it demands; else where we see it, if it knows that address as its own. An agent

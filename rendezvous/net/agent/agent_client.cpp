@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <utility>
 
 #include "rendezvous/core/link/operations_pacing.hpp"
@@ -13,7 +14,7 @@
 #include "rendezvous/net/io/frame_socket.hpp"
 #include "rendezvous/net/io/lasting_clock.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
-#include "rendezvous/net/io/token.hpp"
+#include "rendezvous/net/io/tls.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
@@ -26,29 +27,34 @@ namespace {
 constexpr const char* cut_text = "the way is cut by a rehearsal";
 constexpr Duration last_words_limit = std::chrono::seconds{2};  // for the coordinator to take our last words
 
-CoordinatorLinkSettings machine_settings(const AgentClientSettings& settings) {
+CoordinatorLinkSettings machine_settings(const AgentClientSettings& settings, bool directed) {
   CoordinatorLinkSettings machine{.endpoint = settings.endpoint,
                                   .run_id = settings.run_id,
                                   .join_timeout = settings.join_timeout,
                                   .further_ports = settings.further_ports,
+                                  .endpoints = settings.endpoints,
+                                  .directed = directed,
+                                  .known_as = settings.known_as,
                                   .one_connection = settings.connection >= 0,
                                   .seed = std::random_device{}()};
-  if (settings.token.empty()) return machine;
-  machine.prove = [token = settings.token, run_id = settings.run_id](const Hello& hello, const Challenge& challenge) {
-    const auto mac_of = [&](ProofOf who) {
-      return hmac_sha256(token, proof_text(who, challenge.version, hello.nonce, challenge.nonce, run_id));
-    };
-    const bool known = same(challenge.mac, mac_of(ProofOf::coordinator));
-    return known ? std::optional{mac_of(ProofOf::agent)} : std::nullopt;
-  };
+  machine.has_token = !settings.token.empty();
   return machine;
+}
+
+/// Throws where there is no OpenSSL: a program with a token has looked for it before (prepare_proofs).
+std::shared_ptr<const TlsContext> context_of(const std::string& token) {
+  if (token.empty()) return nullptr;
+  auto context = TlsContext::client(token);
+  if (!context) throw std::runtime_error{context.error().message()};
+  return *std::move(context);
 }
 
 class Client final : public std::enable_shared_from_this<Client> {
  public:
-  Client(asio::io_context& loop, AgentClientSettings settings, AgentLink::Handler handler)
+  Client(asio::io_context& loop, AgentClientSettings settings, AgentLink::Handler handler, bool directed)
       : loop_{loop}, settings_{std::move(settings)}, handler_{std::move(handler)}, timer_{loop},
-        machine_{machine_settings(settings_), settings_.since}, given_{settings_.connection >= 0} {}
+        machine_{machine_settings(settings_, directed), settings_.since}, tls_{context_of(settings_.token)},
+        given_{settings_.connection >= 0} {}
 
   void start() {
     asio::post(loop_, [self = shared_from_this()] { self->step(link::Wake{}); });
@@ -59,6 +65,7 @@ class Client final : public std::enable_shared_from_this<Client> {
     step(link::Say{std::move(message)});
   }
 
+  void direct(const link::Event& told) { step(told); }
   void report_progress(const ProgressReport& report) { step(link::Report{report}); }
   void report_node(const NodeReport& report) { step(link::ReportNode{report}); }
   [[nodiscard]] bool reaches() const { return machine_.reaches(); }
@@ -118,7 +125,7 @@ class Client final : public std::enable_shared_from_this<Client> {
     if (cut_) return fail_dial(dial.line, cut_text);
     if (given_) return use_given(dial.line);
     dialler_ = std::make_shared<Dialer>(loop_);
-    Endpoint endpoint = settings_.endpoint;
+    Endpoint endpoint = dial.endpoint.value_or(settings_.endpoint);
     endpoint.port = dial.port.value_or(endpoint.port);
     dialler_->dial(endpoint, dial.limit,
                    [weak = weak_from_this(), line = dial.line](Result<asio::ip::tcp::socket> socket) {
@@ -160,6 +167,7 @@ class Client final : public std::enable_shared_from_this<Client> {
   void dialled(LineId line, asio::ip::tcp::socket connected) {
     const auto socket = std::make_shared<FrameSocket>(std::move(connected));
     sockets_.emplace(line, socket);
+    if (tls_) socket->secure(std::make_unique<TlsStream>(tls_));
     socket->start(
         [weak = weak_from_this(), line](std::string_view& input) {
           const auto self = weak.lock();
@@ -169,7 +177,7 @@ class Client final : public std::enable_shared_from_this<Client> {
           if (const auto self = weak.lock()) self->closed(line, error);
         });
     socket->write(agent_preface);
-    step(link::Dialled{line, fresh_nonce()});
+    step(link::Dialled{line});
   }
 
   bool read(LineId line, std::string_view& input) {
@@ -187,9 +195,31 @@ class Client final : public std::enable_shared_from_this<Client> {
   }
 
   void closed(LineId line, const error_code& error) {
-    sockets_.erase(line);
-    step(link::Closed{line, error ? error.message() : ""});
+    const auto found = sockets_.find(line);
+    const auto socket = found == sockets_.end() ? nullptr : found->second;
+    if (socket) sockets_.erase(found);
+    const bool unsafe = socket && socket->tls() && socket->tls()->state() == TlsStream::State::failed;
+    if (unsafe) {
+      socket->close();
+      not_safe(line, *socket->tls());
+    } else {
+      step(link::Closed{line, error ? error.message() : ""});
+    }
     if (sockets_.empty()) say_finished();
+  }
+
+  /// What the encryption says of who answers.
+  void not_safe(LineId line, const TlsStream& tls) {
+    switch (tls.failure()) {
+      case TlsStream::Failure::none_there:
+        return step(link::NotProved{line, "the coordinator there has no token: start both with it, or none"});
+      case TlsStream::Failure::wrong_token:
+        return step(link::NotProved{line, "the token of the coordinator there is not ours"});
+      case TlsStream::Failure::other_language:
+      case TlsStream::Failure::broken:
+      case TlsStream::Failure::none:
+        return step(link::Garbled{line, "it does not speak TLS as we do: " + tls.why()});
+    }
   }
 
   void perform(link::Write& write) {
@@ -233,6 +263,16 @@ class Client final : public std::enable_shared_from_this<Client> {
     if (settings_.on_refused) asio::post(loop_, settings_.on_refused);
   }
 
+  void perform(const link::Attends& attends) {
+    if (settings_.on_attends) asio::post(loop_, [tell = settings_.on_attends, term = attends.term] { tell(term); });
+  }
+  void perform(const link::Doubts&) {
+    if (settings_.on_doubts) asio::post(loop_, settings_.on_doubts);
+  }
+  void perform(const link::SawEnd& saw) {
+    if (settings_.on_saw_end) asio::post(loop_, [tell = settings_.on_saw_end, term = saw.term] { tell(term); });
+  }
+
   void say_finished() {
     const auto done = std::exchange(finished_, {});
     if (!done) return;
@@ -245,7 +285,8 @@ class Client final : public std::enable_shared_from_this<Client> {
   AgentLink::Handler handler_;
   LastingTimer timer_;  ///< of the machine, then of the goodbye
   CoordinatorLink machine_;
-  const bool given_;  ///< AgentClientSettings::connection
+  const std::shared_ptr<const TlsContext> tls_;  ///< null: there is no token
+  const bool given_;                             ///< AgentClientSettings::connection
   std::shared_ptr<Dialer> dialler_;
   std::optional<LineId> dialling_;  ///< a Dial that was not answered yet
   bool cut_ = false;                ///< AgentLink::set_cut
@@ -253,10 +294,17 @@ class Client final : public std::enable_shared_from_this<Client> {
   std::function<void()> finished_;
 };
 
-class ClientLink final : public AgentLink {
+class ClientLink final : public DirectedLink {
  public:
   explicit ClientLink(std::shared_ptr<Client> client) : client_{std::move(client)} { client_->start(); }
   ~ClientLink() override { client_->let_go(); }
+  void direct(std::int64_t term, std::vector<Endpoint> endpoints) override {
+    client_->direct(link::Directed{term, std::move(endpoints)});
+  }
+  void undirected(std::string why, int exit_code) override {
+    client_->direct(link::Undirected{std::move(why), exit_code});
+  }
+  void ended(Verdict verdict) override { client_->direct(link::Ended{std::move(verdict)}); }
   void send(AgentMessage message) override { client_->send(std::move(message)); }
   void report_progress(const ProgressReport& report) override { client_->report_progress(report); }
   void report_node(const NodeReport& report) override { client_->report_node(report); }
@@ -277,7 +325,12 @@ class ClientLink final : public AgentLink {
 
 std::unique_ptr<AgentLink> connect_agent(asio::io_context& loop, AgentClientSettings settings,
                                          AgentLink::Handler handler) {
-  return std::make_unique<ClientLink>(std::make_shared<Client>(loop, std::move(settings), std::move(handler)));
+  return std::make_unique<ClientLink>(std::make_shared<Client>(loop, std::move(settings), std::move(handler), false));
+}
+
+std::unique_ptr<DirectedLink> connect_directed(asio::io_context& loop, AgentClientSettings settings,
+                                               AgentLink::Handler handler) {
+  return std::make_unique<ClientLink>(std::make_shared<Client>(loop, std::move(settings), std::move(handler), true));
 }
 
 }  // namespace torchup

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +22,8 @@ struct AgentClientSettings {
   /// end. -1: there is none.
   int connection = -1;
   RunId run_id{""};
+  std::vector<Endpoint> endpoints = {};  ///< CoordinatorLinkSettings::endpoints
+  std::string known_as = {};             ///< CoordinatorLinkSettings::known_as
   std::vector<Port> further_ports = {};               ///< CoordinatorLinkSettings::further_ports
   std::string token = {};                             ///< empty: none
   Duration join_timeout = std::chrono::seconds{600};  ///< how long the endpoint may stay out of reach
@@ -31,7 +34,21 @@ struct AgentClientSettings {
   std::function<void()> on_foreign = {};
   /// Called from the loop when nobody listens there, and no coordinator ever answered.
   std::function<void()> on_refused = {};
+  // For who may become a coordinator itself: link::Attends, Doubts and SawEnd. Called from the loop.
+  std::function<void(std::int64_t term)> on_attends = {};
+  std::function<void()> on_doubts = {};
+  std::function<void(std::int64_t term)> on_saw_end = {};
 };
+
+/// A link that is told where the coordinator is (CoordinatorLinkSettings::directed).
+class DirectedLink : public AgentLink {
+ public:
+  virtual void direct(std::int64_t term, std::vector<Endpoint> endpoints) = 0;
+  virtual void undirected(std::string why, int exit_code) = 0;
+  virtual void ended(Verdict verdict) = 0;
+};
+[[nodiscard]] std::unique_ptr<DirectedLink> connect_directed(boost::asio::io_context& loop,
+                                                             AgentClientSettings settings, AgentLink::Handler handler);
 
 /// A link to a coordinator in another process: the sockets and the clock of a CoordinatorLink (core/coordinator_link),
 /// which decides.

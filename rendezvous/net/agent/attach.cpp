@@ -17,6 +17,8 @@
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/text/wording.hpp"
 #include "rendezvous/net/agent/agent_client.hpp"
+#include "rendezvous/net/agent/candidate_link.hpp"
+#include "rendezvous/net/agent/job_host.hpp"
 #include "rendezvous/net/agent/torchrun_link.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/daemon/common_port.hpp"
@@ -41,42 +43,6 @@ constexpr Duration port_pace = std::chrono::milliseconds{100};
 /// A name server that has not answered by then is told of. Who knows without it that it hosts waits no longer.
 constexpr Duration name_limit = std::chrono::seconds{3};
 
-/// The coordinator of a job in this process, with the port by which the other nodes reach it.
-struct Host {
-  Host(asio::io_context& loop, const AttachSettings& settings)
-      : coordinator{loop,
-                    [log = settings.log](LogLine line) {
-                      line.job.clear();  // there is one only
-                      if (log) log(std::move(line));
-                    }},
-        onlookers{loop, coordinator,
-                  CoordinatorOpsOptions{.token = settings.token,
-                                        .read_token = settings.read_token,
-                                        .host_names = settings.host_names,
-                                        .page_job = settings.run_id.value(),
-                                        .pid = settings.pid,
-                                        .job_name = settings.job_name,
-                                        .events = {.events_max = agent_events_max},
-                                        .turns = settings.turns}} {}
-
-  [[nodiscard]] Result<Port> listen(asio::io_context& loop, const std::string& bind, Port number,
-                                    const AttachSettings& settings) {
-    port.emplace(loop, coordinator, onlookers,
-                 CommonPortOptions{.bind = bind,
-                                   .port = number,
-                                   .token = settings.token,
-                                   .allowed = settings.allowed,
-                                   .embedded = true,
-                                   .only_job = settings.further_ports.empty() ? "" : settings.run_id.value(),
-                                   .log = settings.log});
-    return port->listen();
-  }
-
-  Coordinator coordinator;
-  CoordinatorOps onlookers;
-  std::optional<CommonPort> port;
-};
-
 /// Decides between hosting and connecting, then passes everything on to the link that came of it.
 class Attachment final : public std::enable_shared_from_this<Attachment> {
  public:
@@ -86,6 +52,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   void start() {
     since_ = lasting_now();
     if (settings_.connection >= 0) return connect();
+    if (settings_.endpoints.size() > 1) return connect();  // daemons, whichever is active
     if (!settings_.endpoint) return host_alone();
     if (settings_.is_host.has_value() && !*settings_.is_host) return connect();
     const std::string& name = settings_.endpoint->host;
@@ -162,7 +129,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   }
 
   void host_alone() {
-    host_ = std::make_unique<Host>(loop_, settings_);
+    host_ = std::make_unique<JobHost>(loop_, settings_);
     if (settings_.hosting) settings_.hosting(host_->onlookers);
     use(host_->coordinator.connect(settings_.run_id, handler_));
   }
@@ -253,7 +220,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   }
 
   Result<> host() {
-    host_ = std::make_unique<Host>(loop_, settings_);
+    host_ = std::make_unique<JobHost>(loop_, settings_);
     auto port = host_->listen(loop_, bind_, settings_.endpoint->port, settings_);
     for (const Port further : settings_.further_ports) {
       if (port || port.error().code != boost::system::errc::address_in_use) break;
@@ -314,6 +281,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
                       {.endpoint = *settings_.endpoint,
                        .connection = settings_.connection,
                        .run_id = settings_.run_id,
+                       .endpoints = settings_.endpoints.size() > 1 ? settings_.endpoints : std::vector<Endpoint>{},
                        .further_ports = settings_.further_ports,
                        .token = settings_.token,
                        .join_timeout = settings_.join_timeout,
@@ -348,6 +316,12 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     if (!is_store) return foreign_.reset();  // the client goes on trying, and says so in the end
     if (host_) return foreign_.reset();      // it is ours
     if (!handler_) return;
+    if (settings_.store_proxy) {
+      foreign_.reset();
+      return tell(LinkLost{exit_code::mismatch,
+                           "torchrun's agents meet at the rendezvous endpoint " + to_string(*settings_.endpoint) +
+                               ", and they know no store proxy: start this job without --store-proxy"});
+    }
     link_ = std::move(foreign_);
     is_foreign_ = true;
     if (last_join_) link_->send(*last_join_);
@@ -381,7 +355,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   bool is_foreign_ = false;  ///< link_ is to torchrun's agents
   std::vector<AgentMessage> kept_;
   std::unique_ptr<Lookup> lookup_;
-  std::unique_ptr<Host> host_;
+  std::unique_ptr<JobHost> host_;
   std::unique_ptr<AgentLink> link_;
   std::unique_ptr<AgentLink> foreign_;  ///< being tried while link_ tries on
   std::optional<Join> last_join_;
@@ -410,6 +384,7 @@ class AttachedLink final : public AgentLink {
 }  // namespace
 
 std::unique_ptr<AgentLink> attach(asio::io_context& loop, AttachSettings settings, AgentLink::Handler handler) {
+  if (settings.etcd) return candidate_link(loop, std::move(settings), std::move(handler));
   return std::make_unique<AttachedLink>(std::make_shared<Attachment>(loop, std::move(settings), std::move(handler)));
 }
 

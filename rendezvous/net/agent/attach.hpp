@@ -10,6 +10,7 @@
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/coordinator/agent_link.hpp"
+#include "rendezvous/net/coordinator/candidate.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -23,11 +24,25 @@ class TurnHistogram;
 /// What an agent keeps of its own job for those who ask what has happened.
 inline constexpr std::size_t agent_events_max = 256;
 
+/// Of a job whose coordinator is any of its agents, as they settle it in etcd (net/coordinator/candidate).
+struct AttachEtcd {
+  EtcdSettings etcd = {};
+  std::string prefix = "/torchup";
+  Port port{0};                                ///< of the agent's coordinator; 0: any free one
+  Duration lease = std::chrono::seconds{10};   ///< the job's
+  /// We have taken the job over: from whom, and how.
+  std::function<void(const Candidate::TakenOver&)> took_over = {};
+};
+
 /// How an agent finds the coordinator of its job.
 struct AttachSettings {
   RunId run_id{""};
   /// Empty: one node only, the coordinator lives in this process and no socket is opened.
   std::optional<Endpoint> endpoint = {};
+  /// Where daemons of one etcd are, of which one is active (CoordinatorLinkSettings::endpoints); the first is `endpoint`.
+  std::vector<Endpoint> endpoints = {};
+  /// Set: there is no endpoint, and this process may become the coordinator.
+  std::optional<AttachEtcd> etcd = {};
   /// An open connection to the coordinator, owned from now on (AgentClientSettings::connection); the endpoint is what
   /// people are told of it. -1: there is none.
   int connection = -1;
@@ -43,6 +58,8 @@ struct AttachSettings {
   /// Static rendezvous: the workers' store is the endpoint's own. Where we host it, HostStore is answered here, with
   /// that store emptied, and never reaches the agent.
   bool workers_share_port = false;
+  /// Workers reach their store by their agents, which torchrun's cannot do: where it meets, LinkLost (68).
+  bool store_proxy = false;
   /// Secret that agents and coordinator prove to each other; empty: none.
   std::string token = {};
   /// Where this process hosts the coordinator: networks from which somebody may come without proving the token.

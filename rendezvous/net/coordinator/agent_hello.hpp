@@ -8,9 +8,8 @@
 
 namespace torchup {
 
-/// Why an agent at `address` that says this hello is not let in. Empty: it is, where there is a token once it has
-/// proven it.
-[[nodiscard]] std::string why_unwelcome(const Hello& hello, const std::string& address,
+/// Why an agent at `address` that says this hello is not let in. Empty: it is. `proved`: it has proven the token.
+[[nodiscard]] std::string why_unwelcome(const Hello& hello, const std::string& address, bool proved,
                                         const AgentSessionsOptions& options);
 
 /// The newest version of the protocol that both speak; of an agent that is welcome.

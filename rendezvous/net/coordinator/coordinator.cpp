@@ -47,6 +47,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     if (auto known = jobs_.find(run_id)) return known;
     auto begun = jobs_.begin(run_id);
     if (begun) begun->onlooker = onlooker_;
+    if (begun && tenure_) begun->proof.seated(tenure_->proved);
     return begun;
   }
 
@@ -61,6 +62,74 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     return {};
   }
 
+  // ---- one of several
+
+  void begin_tenure(JobArchive& archive, const Tenure& tenure, std::vector<Found> found) {
+    tenure_ = Seated{tenure.term, tenure.taken};
+    elsewhere_.reset();
+    jobs_.know_all();
+    std::vector<JobRegistry::Found> jobs;
+    for (Found& each : found) jobs.push_back({std::move(each.run_id), std::move(each.snapshot)});
+    for (const auto& job : jobs_.restore(archive, std::move(jobs), tenure.takeover)) {
+      job->onlooker = onlooker_;
+      step(*job, Tick{});
+      jobs_.forget_if_over(*job);
+    }
+  }
+
+  void go_on(Term term, TimePoint taken) {
+    tenure_ = Seated{term, std::max(taken, tenure_ ? tenure_->proved : taken)};
+    for (const auto& [id, job] : jobs_.all()) job->proof.seated(tenure_->proved);
+  }
+
+  void confirm(TimePoint sent) {
+    if (!tenure_) return;
+    tenure_->seated = true;
+    tenure_->proved = std::max(tenure_->proved, sent);
+    for (const auto& [id, job] : jobs_.all()) job->proof.seated(sent);
+  }
+
+  void end_tenure(Elsewhere elsewhere) {
+    tenure_.reset();
+    elsewhere_ = std::move(elsewhere);
+    jobs_.let_go_of_jobs();
+    const auto all = when_moved_;
+    for (const auto& moved : all) moved(*elsewhere_);
+  }
+
+  Right right(const Job* job) const {
+    if (!tenure_) return {};
+    const TimePoint now = clock_();
+    const TimePoint proved = job ? std::max(tenure_->proved, job->proof.at().value_or(tenure_->proved)) : tenure_->proved;
+    return {tenure_->term.value(), tenure_->seated, std::max(now - proved, Duration::zero())};
+  }
+
+  /// Proof is of the answers that a member has echoed: who is none has no part in it.
+  Right answer(Job& job, Peer peer, std::uint64_t number, std::uint64_t seen) {
+    if (!tenure_ || job.is_let_go() || job.mixed.active()) return right(nullptr);
+    const auto slot = job.rendezvous.members().connection(peer).member;
+    if (slot) {
+      const NodeId& node = job.rendezvous.members().at(*slot).join->node;
+      if (seen != 0) job.proof.echoed(node, seen);
+      job.proof.answered(node, number, clock_());
+    }
+    return right(&job);
+  }
+
+  /// Whose word counts as proof: all members of the round that runs, if nobody is missing.
+  void update_proof(Job& job) {
+    if (!tenure_) return;
+    const auto complete = job.rendezvous.complete_round();
+    if (complete == job.proof_round) return;
+    job.proof_round = complete;
+    if (!complete) return job.proof.round_over();
+    std::vector<NodeId> members;
+    for (const auto& [node, slot] : job.rendezvous.members().slots()) {
+      if (job.rendezvous.members().at(slot).in_round()) members.emplace_back(node);
+    }
+    job.proof.round_runs(members);
+  }
+
   Peer enter(Job& job, Visitor visitor, Listener& listener) {
     const Peer peer = job.add(visitor, listener);
     step(job, Connected{peer, std::move(visitor.observed), std::move(visitor.coordinator), visitor.in_process});
@@ -68,6 +137,10 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   }
 
   void leave(const std::shared_ptr<Job>& job, Peer peer, bool in_process, bool end_of_file) {
+    if (job->is_let_go()) return;
+    if (const auto slot = job->rendezvous.members().connection(peer).member; tenure_ && slot) {
+      job->proof.detached(job->rendezvous.members().at(*slot).join->node);
+    }
     job->remove(peer, in_process);
     step(*job, Gone{peer, end_of_file});
     job->give_back(peer);
@@ -79,6 +152,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   /// One event, its actions, and the timer for what comes next. A fault of ours ends the job that it is in, and no
   /// other.
   void step(Job& job, const RendezvousEvent& event) {
+    if (job.is_let_go()) return;
     if (job.faulty()) return job.refuse_after_fault(event);
     try {
       job.stepping = true;
@@ -94,6 +168,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     const TimePoint now = clock_();
     if (job.mixed.active()) return step_mixed(job, event, now);
     auto actions = job.rendezvous.step(event, now);
+    update_proof(job);
     if (job.keeper) {
       job.keeper->stepped(std::move(actions));
     } else {
@@ -105,7 +180,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
 
   /// What is said of hangs and lateness, of which the round machine hears nothing.
   void heed(Job& job, const watch::Event& event) {
-    if (job.faulty() || job.mixed.active()) return;
+    if (job.faulty() || job.is_let_go() || job.mixed.active()) return;
     if (!has_room_for(jobs_, event, answers_max_)) {
       return job.log(LogLevel::warning, "answers cut",
                      fmt::format("answers_bytes_max: what agents answered to looks takes up {} bytes: one is not taken",
@@ -229,6 +304,16 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   const RendezvousSettings settings_;
   const std::size_t answers_max_;
   std::shared_ptr<const Onlooker> onlooker_;
+  struct Seated {
+    Term term{0};
+    TimePoint proved{};
+    bool seated = true;
+  };
+  std::optional<Seated> tenure_;        ///< nothing: it stands by, or is alone
+  std::optional<Elsewhere> elsewhere_;  ///< it stands by
+  std::vector<std::function<void(const Elsewhere&)>> when_moved_;
+  std::function<void(std::int64_t)> met_;
+  std::function<Role()> role_;
   JobRegistry jobs_;
 
  private:
@@ -304,6 +389,9 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
       [job, peer](NodeWord word) { job->show(peer, std::move(word)); },
       [impl = impl_.get(), job, peer, in_process](bool end_of_file) {
         impl->leave(job, peer, in_process, end_of_file);
+      },
+      [impl = impl_.get(), job, peer](std::uint64_t number, std::uint64_t seen) {
+        return impl->answer(*job, peer, number, seen);
       });
 }
 
@@ -349,6 +437,29 @@ Result<> Coordinator::keep_state(StateDirectory& directory) { return impl_->keep
 void Coordinator::release_state() { impl_->jobs_.let_go_of_state(&JobKeeper::finish); }
 void Coordinator::abandon_state() { impl_->jobs_.let_go_of_state(&JobKeeper::abandon); }
 
+void Coordinator::set_role(std::function<Role()> role) { impl_->role_ = std::move(role); }
+std::optional<Coordinator::Role> Coordinator::role() const {
+  return impl_->role_ ? std::optional{impl_->role_()} : std::nullopt;
+}
+void Coordinator::stand_by(Elsewhere elsewhere) { impl_->elsewhere_ = std::move(elsewhere); }
+void Coordinator::begin_tenure(JobArchive& archive, const Tenure& tenure, std::vector<Found> found) {
+  impl_->begin_tenure(archive, tenure, std::move(found));
+}
+void Coordinator::go_on(Term term, TimePoint taken) { impl_->go_on(term, taken); }
+void Coordinator::confirm(TimePoint sent) { impl_->confirm(sent); }
+void Coordinator::set_seated(bool seated) {
+  if (impl_->tenure_) impl_->tenure_->seated = seated;
+}
+void Coordinator::end_tenure(Elsewhere elsewhere) { impl_->end_tenure(std::move(elsewhere)); }
+const std::optional<Elsewhere>& Coordinator::elsewhere() const { return impl_->elsewhere_; }
+Coordinator::Right Coordinator::right() const { return impl_->right(nullptr); }
+void Coordinator::when_moved(std::function<void(const Elsewhere&)> moved) {
+  impl_->when_moved_.push_back(std::move(moved));
+}
+void Coordinator::met(std::int64_t term, const std::vector<std::string>&) {
+  if (impl_->met_) impl_->met_(term);
+}
+void Coordinator::set_met(std::function<void(std::int64_t)> met) { impl_->met_ = std::move(met); }
 bool Coordinator::knows_address(const std::string& address) const {
   return std::ranges::any_of(impl_->jobs_.all(),
                              [&](const auto& entry) { return entry.second->knows_address(address); });

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "rendezvous/base/result.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/round/job_watch.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
+#include "rendezvous/core/seat/candidacy.hpp"
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/net/coordinator/agent_link.hpp"
 #include "rendezvous/net/coordinator/torchrun_host.hpp"
@@ -24,6 +26,7 @@ class io_context;
 
 namespace torchup {
 
+class JobArchive;
 class StateDirectory;
 class StoreServer;
 
@@ -61,6 +64,13 @@ class Coordinator {
     virtual void let_go(std::string reason) = 0;
   };
 
+  /// By what right we speak to an agent.
+  struct Right {
+    std::int64_t term = 0;  ///< of our seat; 0: nobody else can have one
+    bool seated = true;     ///< etcd's last answer showed our term
+    Duration age{0};        ///< of the proof that nobody else has it
+  };
+
   /// One connection, as it speaks to the coordinator. Destroying it without `gone` is an end of file.
   class Attendance {
    public:
@@ -68,6 +78,9 @@ class Coordinator {
     virtual void said(AgentMessage message) = 0;
     virtual void resumed(Resume resume) = 0;
     virtual void alive() = 0;
+    /// The keep-alive of that number is answered now; of the answers on this connection the agent has `seen` the one of
+    /// that number, 0 for none. Returns by what right it is answered.
+    virtual Right answers(std::uint64_t number, std::uint64_t seen) = 0;
     /// How far the workers of its node are.
     virtual void progressed(const ProgressReport& report) = 0;
     /// What they do.
@@ -127,6 +140,48 @@ class Coordinator {
   /// The files stay as they are: this process ends by a fault of its own, and what it hears of agents while it does so
   /// is no news.
   void abandon_state();
+
+  // One coordinator of several (core/seat): without a tenure it stands by, and sends whoever comes elsewhere.
+
+  struct Found {
+    RunId run_id{""};
+    JobSnapshot snapshot = {};
+  };
+  struct Tenure {
+    Term term{0};
+    TimePoint taken{};       ///< when the txn was sent that took the seat
+    Takeover takeover = {};  ///< from whom
+  };
+  /// From now on there are others: until its first tenure it stands by.
+  void stand_by(Elsewhere elsewhere);
+  /// The jobs that were found begin again under that term, and all are kept in `archive`, which binds and outlives the
+  /// tenure. While it stands by.
+  void begin_tenure(JobArchive& archive, const Tenure& tenure, std::vector<Found> found);
+  /// The seat was taken again, and what is kept is still ours: all go on under another term.
+  void go_on(Term term, TimePoint taken);
+  /// A read that was sent then showed our term.
+  void confirm(TimePoint sent);
+  void set_seated(bool seated);
+  /// All jobs are let go of; their agents are sent elsewhere, and whoever comes from now on.
+  void end_tenure(Elsewhere elsewhere);
+  /// How it stands, for those who ask; nothing: it is the only one.
+  struct Role {
+    std::string role = {};                            ///< "active", "standby"
+    std::int64_t term = 0;                            ///< of who is active, as far as that is known
+    std::vector<std::string> endpoints = {};          ///< where that one is; empty: not known
+    std::optional<Duration> last_confirmed = {};      ///< since etcd has answered last; nothing: never
+    std::string error = {};                           ///< what is wrong with etcd now
+  };
+  void set_role(std::function<Role()> role);
+  [[nodiscard]] std::optional<Role> role() const;
+  /// Where to go instead; nothing: here.
+  [[nodiscard]] const std::optional<Elsewhere>& elsewhere() const;
+  [[nodiscard]] Right right() const;
+  /// Called when a tenure ends, for those who have connections. Once for each call of this.
+  void when_moved(std::function<void(const Elsewhere&)> moved);
+  /// An agent says that it has met a coordinator of that term.
+  void met(std::int64_t term, const std::vector<std::string>& endpoints);
+  void set_met(std::function<void(std::int64_t term)> met);
 
   /// Whether a member of any job has announced that numeric address, or was seen to come from it.
   [[nodiscard]] bool knows_address(const std::string& address) const;

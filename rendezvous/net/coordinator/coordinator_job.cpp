@@ -41,6 +41,7 @@ Peer CoordinatorJob::add(const Coordinator::Visitor& visitor, Coordinator::Liste
 }
 
 void CoordinatorJob::remove(Peer peer, bool in_process) {
+  if (let_go_) return;
   listeners_[peer.value()] = nullptr;
   --(in_process ? own : others);
 }
@@ -52,6 +53,14 @@ bool CoordinatorJob::nobody_else() const {
   if (const auto leaving = rendezvous.still_leaving(); leaving && !mixed.active()) return *leaving <= own;
   if (mixed.active()) return others == 0 && mixed.member_count() <= own;
   return others == 0 && rendezvous.member_count() <= own && !rendezvous.awaits_late();
+}
+
+void CoordinatorJob::let_go() {
+  let_go_ = true;
+  if (keeper) std::exchange(keeper, {})->abandon();
+  timer.cancel();
+  std::ranges::fill(listeners_, nullptr);
+  waiters.clear();
 }
 
 void CoordinatorJob::let_go_of_all(const std::string& reason) {
@@ -115,6 +124,7 @@ std::vector<std::string> CoordinatorJob::sources() {
 }
 
 void CoordinatorJob::perform(std::vector<RendezvousAction> actions) {
+  if (let_go_) return;
   for (RendezvousAction& action : actions) perform(std::move(action));
   if (keeper && keeper->holds()) return;
   free_peers_.insert(free_peers_.end(), gone_peers_.begin(), gone_peers_.end());

@@ -10,6 +10,7 @@
 
 #include "rendezvous/core/round/job_watch.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
+#include "rendezvous/core/seat/proof.hpp"
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/core/torchrun/mixed_job.hpp"
@@ -38,6 +39,9 @@ class CoordinatorJob {
   [[nodiscard]] bool joined() const { return joined_; }
   /// It was joined in a former life of this process: where its members may come from is known before they are back.
   void restored();
+  /// It is another coordinator's: nothing that comes of it is told, written or logged any more.
+  void let_go();
+  [[nodiscard]] bool is_let_go() const { return let_go_; }
   /// Closes the connections to a job that is no more.
   void let_go_of_all(const std::string& reason);
   /// Memory for what its agents told.
@@ -92,6 +96,8 @@ class CoordinatorJob {
   std::vector<Waiter> waiters;
   std::string own_address = {};  ///< by which agents of other processes that joined have come last
   bool stepping = false;
+  Proof proof = {};  ///< that nobody else decides about it; of one coordinator among several
+  std::optional<Round> proof_round = {};  ///< whose members count there
 
  private:
   [[nodiscard]] const Membership& members() const { return mixed.active() ? mixed.members() : rendezvous.members(); }
@@ -105,6 +111,7 @@ class CoordinatorJob {
   std::vector<Peer> gone_peers_;  ///< gone while something waits to be told to them
   bool joined_ = false;
   std::string fault_ = {};
+  bool let_go_ = false;
   std::set<AddressBytes> addresses_ = {};           ///< of its members, announced and observed
   std::vector<AddressBytes> fresh_addresses_ = {};  ///< of them, those that are not in sources_ yet
   SourceList sources_ = {};

@@ -146,6 +146,28 @@ Result<std::vector<std::shared_ptr<CoordinatorJob>>> JobRegistry::restore(StateD
   return restored;
 }
 
+std::vector<std::shared_ptr<CoordinatorJob>> JobRegistry::restore(JobArchive& archive, std::vector<Found> found,
+                                                                  const std::optional<Takeover>& takeover) {
+  state_ = &archive;
+  std::vector<std::shared_ptr<Job>> restored;
+  for (Found& each : found) {
+    auto made = add(each.run_id, Rendezvous{settings_, each.snapshot, clock_(), takeover});
+    made->restored();
+    keep(*made, next_file_++, true);
+    count(*made);
+    restored.push_back(std::move(made));
+  }
+  return restored;
+}
+
+void JobRegistry::let_go_of_jobs() {
+  for (auto& [run_id, job] : std::exchange(jobs_, {})) {
+    job->let_go();
+    told_bytes_ -= std::exchange(job->counted_bytes, 0);
+  }
+  state_ = nullptr;
+}
+
 void JobRegistry::keep(Job& job) {
   if (state_ && !job.keeper) keep(job, next_file_++, false);
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "rendezvous/base/result.hpp"
@@ -18,6 +19,7 @@ class io_context;
 
 namespace torchup {
 
+class JobArchive;
 class JobKeeper;
 class StateDirectory;
 
@@ -53,6 +55,17 @@ class JobRegistry {
   /// stands; the other is removed. Errors, which name the file and the remedy: one that cannot be read, is damaged, or
   /// of another version.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Job>>> restore(StateDirectory& directory);
+  /// A job as its state was read from an archive; the same. From now on all are kept there, if `archive` is any.
+  struct Found {
+    RunId run_id{""};
+    JobSnapshot snapshot = {};
+  };
+  [[nodiscard]] std::vector<std::shared_ptr<Job>> restore(JobArchive& archive, std::vector<Found> found,
+                                                          const std::optional<Takeover>& takeover);
+  /// What is kept is all that there is to know: nobody needs to be heard before a job that is not kept may begin.
+  void know_all() { settings_.started = TimePoint{TimePoint::min().time_since_epoch() / 2}; }
+  /// All jobs are another coordinator's from now on: nothing is told of them, written or logged any more.
+  void let_go_of_jobs();
   /// What agents have told of themselves, of all jobs, takes up this much, as far as each was counted last.
   [[nodiscard]] std::size_t told_bytes() const { return told_bytes_; }
   /// After a step in which that may have changed.
@@ -79,7 +92,7 @@ class JobRegistry {
   LastingClock clock_;
   Perform perform_;
   Jobs jobs_;
-  StateDirectory* state_ = nullptr;  ///< null: nothing is kept
+  JobArchive* state_ = nullptr;  ///< null: nothing is kept
   std::uint64_t next_file_ = 0;
   std::uint64_t next_age_ = 0;
   std::size_t told_bytes_ = 0;  ///< the sum of all jobs' counted_bytes

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <type_traits>
@@ -27,8 +28,10 @@ namespace torchup {
 class OpenAttendance final : public Coordinator::Attendance {
  public:
   OpenAttendance(Peer peer, std::function<void(RendezvousEvent)> step, std::function<void(const watch::Event&)> heed,
-                 std::function<void(Coordinator::NodeWord)> show, std::function<void(bool)> leave)
-      : peer_{peer}, step_{std::move(step)}, heed_{std::move(heed)}, show_{std::move(show)}, leave_{std::move(leave)} {}
+                 std::function<void(Coordinator::NodeWord)> show, std::function<void(bool)> leave,
+                 std::function<Coordinator::Right(std::uint64_t, std::uint64_t)> answer)
+      : peer_{peer}, step_{std::move(step)}, heed_{std::move(heed)}, show_{std::move(show)},
+        leave_{std::move(leave)}, answer_{std::move(answer)} {}
   ~OpenAttendance() override { gone(true); }
 
   void said(AgentMessage message) override {
@@ -42,6 +45,9 @@ class OpenAttendance final : public Coordinator::Attendance {
   }
   void alive() override {
     if (leave_) step_(Alive{peer_});
+  }
+  Coordinator::Right answers(std::uint64_t number, std::uint64_t seen) override {
+    return leave_ ? answer_(number, seen) : Coordinator::Right{};
   }
   void progressed(const ProgressReport& report) override {
     if (leave_) heed_(watch::Progressed{peer_, report});
@@ -59,6 +65,7 @@ class OpenAttendance final : public Coordinator::Attendance {
   std::function<void(const watch::Event&)> heed_;
   std::function<void(Coordinator::NodeWord)> show_;
   std::function<void(bool)> leave_;
+  std::function<Coordinator::Right(std::uint64_t, std::uint64_t)> answer_;
 };
 
 }  // namespace torchup

@@ -10,6 +10,8 @@
 #include "rendezvous/net/coordinator/agent_sessions.hpp"
 #include "rendezvous/net/daemon/admission.hpp"
 #include "rendezvous/net/daemon/torchrun_refusal.hpp"
+#include "rendezvous/net/io/stranger_list.hpp"
+#include "rendezvous/net/io/tls_files.hpp"
 #include "rendezvous/net/ops/http_server.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
@@ -27,10 +29,13 @@ struct CommonPortOptions {
   Port port{0};
   StoreLimits store = {};
   ConnectionLimits connections = {};
-  std::string token = {};            ///< agents must prove it
+  std::string token = {};     ///< agents must prove it
+  std::string tls_cert = {};  ///< files of a certificate and its key, for https; both or none
+  std::string tls_key = {};
   SourceList allowed = {};           ///< networks from which somebody may come without proving it
   bool embedded = false;             ///< this process is an agent of the job and takes the coordinator with it
   std::string only_job = {};         ///< AgentSessionsOptions::only_job
+  bool admits_torchrun = true;       ///< its agents may join jobs here
   bool torchrun_store_here = false;  ///< TorchrunHostOptions::common_place
   LogSink log = {};
 };
@@ -46,7 +51,8 @@ class CommonPort {
   CommonPort(const CommonPort&) = delete;
   CommonPort& operator=(const CommonPort&) = delete;
 
-  /// As StoreServer::listen. From then on torchrun's agents are admitted, or, where there is a token, refused.
+  /// As StoreServer::listen; errors of a certificate (TlsContext::server) come before. From then on torchrun's agents
+  /// are admitted, or, where there is a token, refused.
   [[nodiscard]] Result<Port> listen();
   /// As AgentSessions::set_cut.
   void set_agents_cut(bool cut) { agents_.set_cut(cut); }
@@ -54,12 +60,17 @@ class CommonPort {
   [[nodiscard]] const StoreServer& server() const { return server_; }
 
  private:
+  [[nodiscard]] AgentSessionsOptions agents_options();
   [[nodiscard]] StoreServerOptions server_options();
   bool serve(unsigned char first_byte, UniqueFd& socket);
+  void serve_https(UniqueFd socket, std::unique_ptr<TlsStream> tls, std::string first);
 
+  boost::asio::io_context& loop_;
   CommonPortOptions options_;
   Coordinator& coordinator_;
   Admission admission_;
+  std::shared_ptr<StrangerList> strangers_;
+  std::shared_ptr<TlsFiles> tls_;  ///< null before listen(), and without token and certificate
   AgentSessions agents_;
   HttpServer& http_;
   std::shared_ptr<HttpDoor> door_;

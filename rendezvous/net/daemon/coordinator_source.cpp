@@ -74,6 +74,17 @@ JobPage* CoordinatorSource::page(const std::string& run_id) {
   return known(run_id);
 }
 
+namespace {
+
+std::string why_not_ready(const Coordinator::Role& role) {
+  std::string text = "standby";
+  if (!role.endpoints.empty()) text += "; the active one is " + role.endpoints.front();
+  if (!role.error.empty()) text += "; etcd does not answer (" + role.error + ")";
+  return text + "\n";
+}
+
+}  // namespace
+
 JobPage* CoordinatorSource::known(const std::string& run_id) const {
   const auto found = pages_.find(run_id);
   return found == pages_.end() ? nullptr : found->second.get();
@@ -89,8 +100,16 @@ std::string CoordinatorSource::metrics() {
 void CoordinatorSource::perform(const OpsCall& call, HttpServer::Reply reply) {
   OpsAnswer answer;
   switch (call.route) {
+    case OpsRoute::readyz:  // who is not, does not answer, or is one of several and not the active one
+      if (const auto role = coordinator_.role()) {
+        const bool active = !coordinator_.elsewhere();
+        answer.status = active ? 200 : 503;
+        answer.content_type = text_content;
+        answer.body = active ? "active\n" : why_not_ready(*role);
+        return reply(std::move(answer));
+      }
+      [[fallthrough]];
     case OpsRoute::healthz:
-    case OpsRoute::readyz:  // who is not, does not answer
       answer.content_type = text_content;
       answer.body = "ok\n";
       return reply(std::move(answer));

@@ -59,6 +59,7 @@ class Daemon::Impl {
       state_ = std::move(*opened);
     }
     const auto port = port_ ? port_->listen() : store_->listen();
+    if (port) listened_ = *port;
     if (!port) return failed(port.error().code == errc::bad_value ? 2 : 67, port.error());
     if (port_ && settings_.control_socket) open_control_socket();
     return std::nullopt;
@@ -73,6 +74,8 @@ class Daemon::Impl {
     }
   }
 
+  [[nodiscard]] Port port() const { return listened_; }
+  [[nodiscard]] Coordinator& coordinator() { return coordinator_; }
   [[nodiscard]] StoreServer& server() { return port_ ? port_->server() : *store_; }
   void drain(std::function<void()> done) { server().drain(std::move(done)); }
 
@@ -104,6 +107,8 @@ class Daemon::Impl {
             .store = settings_.store,
             .connections = settings_.connections,
             .token = settings_.token,
+            .tls_cert = settings_.tls_cert,
+            .tls_key = settings_.tls_key,
             .allowed = settings_.allowed,
             .torchrun_store_here = settings_.torchrun_store_here,
             .log = log_.sink()};
@@ -133,6 +138,7 @@ class Daemon::Impl {
   std::optional<StoreServer> store_;  ///< in place of it
   std::optional<ControlSocket> control_socket_;
   std::optional<HttpPort> control_port_;
+  Port listened_{0};
   bool ended_ = false;
 };
 
@@ -143,6 +149,8 @@ Daemon::~Daemon() = default;
 std::optional<int> Daemon::start() { return impl_->start(); }
 void Daemon::run() { impl_->run(); }
 std::string Daemon::address() const { return impl_->server().address(); }
+Port Daemon::port() const { return impl_->port(); }
+Coordinator& Daemon::coordinator() { return impl_->coordinator(); }
 std::size_t Daemon::connection_count() const { return impl_->server().status().connections; }
 void Daemon::drain(std::function<void()> done) { impl_->drain(std::move(done)); }
 void Daemon::end() { impl_->end(); }

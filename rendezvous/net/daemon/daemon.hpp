@@ -26,6 +26,8 @@ struct DaemonSettings {
   StoreLimits store = {};
   ConnectionLimits connections = {};
   std::string token = {};
+  std::string tls_cert = {};  ///< CommonPortOptions, and below
+  std::string tls_key = {};
   std::string read_token = {};  ///< CoordinatorOpsOptions, and below
   std::vector<std::string> host_names = {};
   bool control_socket = false;   ///< in the user's runtime directory; where there is none, a warning says why
@@ -53,7 +55,10 @@ class Daemon {
   void run();
   /// "127.0.0.1:29400", after start().
   [[nodiscard]] std::string address() const;
+  [[nodiscard]] Port port() const;
   [[nodiscard]] std::size_t connection_count() const;
+  /// Of the jobs that meet here; before start() it may be made one of several.
+  [[nodiscard]] Coordinator& coordinator();
   /// Accepts nobody any more; `done` is called when the last client of the store has gone.
   void drain(std::function<void()> done);
   /// The jobs' last states go to their files. The last call, when all is well.

@@ -1,7 +1,9 @@
 #include "rendezvous/net/daemon/status_text.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +61,31 @@ std::string job_json(JobView job) {
   return out;
 }
 
+/// Who keeps the seat, as far as this process knows.
+std::string role_json(const Coordinator::Role& role) {
+  std::string endpoints = "[";
+  for (const std::string& endpoint : role.endpoints) {
+    if (endpoints.size() > 1) endpoints += ',';
+    put_json(endpoints, endpoint);
+  }
+  std::string etcd;
+  JsonObject confirmed{etcd};
+  if (role.last_confirmed) {
+    confirmed.real("last_confirmed_s", std::chrono::duration<double>{*role.last_confirmed}.count());
+  } else {
+    confirmed.null("last_confirmed_s");
+  }
+  confirmed.text_or_null("error", role.error).end();
+  std::string out;
+  JsonObject{out}
+      .text("role", role.role)
+      .number("term", role.term)
+      .json("endpoints", endpoints + "]")
+      .json("etcd", etcd)
+      .end();
+  return out;
+}
+
 }  // namespace
 
 std::string status_text(const StoreServerStatus& status, const Coordinator& coordinator) {
@@ -70,8 +97,8 @@ std::string status_text(const StoreServerStatus& status, const Coordinator& coor
   }
   std::string out;
   const auto number = [](std::uint64_t count) { return static_cast<std::int64_t>(count); };
-  JsonObject{out}
-      .number("connections", number(status.connections))
+  JsonObject page{out};
+  page.number("connections", number(status.connections))
       .number("keys", number(status.keys))
       .number("queues", number(status.queues))
       .number("bytes", number(status.bytes))
@@ -80,9 +107,9 @@ std::string status_text(const StoreServerStatus& status, const Coordinator& coor
       .number("unread_bytes", number(status.unread_bytes))
       .number("accepted", number(status.accepted))
       .number("refused", number(status.refused))
-      .number("requests", number(status.requests))
-      .json("jobs", jobs + "}")
-      .end();
+      .number("requests", number(status.requests));
+  if (const auto role = coordinator.role()) page.json("coordinator", role_json(*role));
+  page.json("jobs", jobs + "}").end();
   return out + "\n";
 }
 

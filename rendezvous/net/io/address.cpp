@@ -18,15 +18,14 @@ std::optional<sockaddr_storage> name_of(int (*get)(int, sockaddr*, socklen_t*), 
   return address;
 }
 
-/// Empty for a socket of no network.
-std::string without_port(const sockaddr_storage& address) {
+}  // namespace
+
+std::string numeric_host(const sockaddr_storage& address) {
   if (address.ss_family != AF_INET && address.ss_family != AF_INET6) return "";
   std::string text = to_text(address);
   text.erase(std::min(text.rfind(':'), text.size()));
   return text.starts_with('[') ? text.substr(1, text.size() - 2) : text;
 }
-
-}  // namespace
 
 std::string to_text(const sockaddr_storage& address) {
   char text[INET6_ADDRSTRLEN] = "?";
@@ -53,12 +52,12 @@ std::string peer_text(int socket) {
 
 std::string peer_address(int socket) {
   const auto peer = name_of(::getpeername, socket);
-  return peer ? without_port(*peer) : "";
+  return peer ? numeric_host(*peer) : "";
 }
 
 std::string own_address(int socket) {
   const auto own = name_of(::getsockname, socket);
-  return own ? without_port(*own) : "";
+  return own ? numeric_host(*own) : "";
 }
 
 }  // namespace torchup

@@ -65,9 +65,54 @@ void FrameSocket::read_input() {
   const std::size_t count = socket_.read_some(asio::buffer(buffer), error);
   if (error == asio::error::would_block) return wait_input();
   if (error) return fail(error == asio::error::eof ? write_error_ : error);
+  if (tls_) return read_secured({buffer.data(), count});
 
   const bool begun = !input_.empty();
   look_at(begun ? std::string_view{input_.append(buffer.data(), count)} : std::string_view{buffer.data(), count});
+}
+
+// ---- TLS
+
+void FrameSocket::secure(std::unique_ptr<TlsStream> tls) {
+  tls_ = std::move(tls);
+  send_secured();
+}
+
+void FrameSocket::read_secured(std::string_view bytes) {
+  std::string plain;
+  const TlsStream::State state = tls_->receive(bytes, plain);
+  if (state == TlsStream::State::failed) return tls_failed();
+  send_secured();
+  if (closed_) return;
+  if (plain.empty()) return wait_input();
+  if (input_.empty()) return look_at(plain);
+  input_ += plain;
+  look_at(input_);
+}
+
+void FrameSocket::send_secured() {
+  const std::string bytes = tls_->to_send();
+  if (!bytes.empty()) write_raw(bytes);
+}
+
+/// What the peer is told, an alert, goes when the owner closes.
+void FrameSocket::tls_failed() {
+  frame_timer_.cancel();
+  const auto self = shared_from_this();
+  const OnClosed on_closed = std::exchange(on_closed_, {});
+  if (on_closed) on_closed(make_error_code(boost::system::errc::protocol_error));
+}
+
+FrameSocket::Parts FrameSocket::release() {
+  Parts parts;
+  error_code error;
+  const int socket = socket_.release(error);
+  if (!error) parts.socket.reset(socket);
+  parts.tls = std::move(tls_);
+  closed_ = true;
+  frame_timer_.cancel();
+  let_go();
+  return parts;
 }
 
 /// `whole` is input_, or is read into it where it is to stay.
@@ -76,8 +121,14 @@ void FrameSocket::look_at(std::string_view whole) {
   std::string_view rest = whole;
   Rest what = Rest::more;
   if (!closing_) {
+    const bool secured = tls_ != nullptr;
     what = hand_over(rest);
     if (closed_) return;
+    if (tls_ && !secured) {
+      const std::string first{rest};
+      keep({}, whole);
+      return read_secured(first);
+    }
     if (what == Rest::none && !closing_) return;
   }
   if (closing_) {
@@ -145,6 +196,13 @@ void FrameSocket::write(std::string_view bytes) {
   if (unsent_bytes() + bytes.size() > unsent_bytes_max) {
     return fail_later(asio::error::no_buffer_space);
   }
+  if (!tls_) return write_raw(bytes);
+  tls_->send(bytes);
+  send_secured();
+}
+
+void FrameSocket::write_raw(std::string_view bytes) {
+  if (closed_ || closing_ || deaf_) return;
   if (output_.empty() && !waiting_output_) {
     error_code error;
     const std::size_t sent = socket_.write_some(asio::buffer(bytes), error);
@@ -202,17 +260,28 @@ void FrameSocket::wait_output() {
     if (self->closed_) return;
     if (error) return self->fail(error);
     self->send_output();
+    if (self->output_.empty() && self->on_drained_) std::function{self->on_drained_}();
   });
 }
 
 void FrameSocket::close_after_writes() {
-  if (closed_ || std::exchange(closing_, true)) return;
+  if (closed_ || closing_) return;
+  if (tls_) {
+    tls_->close();
+    send_secured();
+  }
+  closing_ = true;
   if (!waiting_output_) send_output();
   // Input is read on and thrown away: closing over unread input would be a reset, which takes our last words along.
 }
 
 void FrameSocket::close() {
-  if (std::exchange(closed_, true)) return;
+  if (closed_) return;
+  if (tls_) {
+    tls_->close();
+    send_secured();
+  }
+  closed_ = true;
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   socket_.close(ignored);
@@ -234,6 +303,7 @@ void FrameSocket::let_go() {
   on_input_ = {};
   on_closed_ = {};
   on_fault_ = {};
+  on_drained_ = {};
 }
 
 void FrameSocket::fail(const error_code& error) {

@@ -11,6 +11,8 @@
 #include <string_view>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/net/io/tls.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
 
@@ -49,6 +51,21 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   /// An exception that `on_input` throws closes the connection; it is handed to `on_fault` first, also where `on_input`
   /// has closed it already. So the handler must hold what it uses.
   void on_fault(std::function<void(const std::exception& fault)> handler) { on_fault_ = std::move(handler); }
+  /// From now on the connection is `tls`: what is read is its bytes, and `on_input` gets what they say. Before `start`,
+  /// or by `on_input`, which leaves then what has come: it is the first of it.
+  ///
+  /// Where a handshake or a record fails, OnClosed tells errc::protocol_error; tls() has the reason, and `close` lets
+  /// the peer know its own.
+  void secure(std::unique_ptr<TlsStream> tls);
+  [[nodiscard]] const TlsStream* tls() const { return tls_.get(); }  ///< null: it is not encrypted
+  /// The peer has proven the token.
+  [[nodiscard]] bool proved() const { return tls_ && tls_->proved(); }
+  /// What an encrypted connection is made of, for others who go on with it. From within `on_input`; the last call.
+  struct Parts {
+    UniqueFd socket;
+    std::unique_ptr<TlsStream> tls;
+  };
+  [[nodiscard]] Parts release();
   /// Takes now what has come, without waiting for the loop's turn. After `start`.
   void poll();
   /// Sends now what the kernel takes and the rest when it can. A peer that leaves unsent_bytes_max lying is closed.
@@ -59,6 +76,8 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   void close();
   /// The peer sees a broken connection: this process lives on, and may speak again by another.
   void reset();
+  /// Called when all that was written and had to wait has left.
+  void on_drained(std::function<void()> handler) { on_drained_ = std::move(handler); }
   /// From a frame's first byte to its last; frame_limit unless it is set.
   void set_frame_limit(Duration limit) { frame_limit_ = limit; }
   /// From now on what this connection holds is part of `memory`.
@@ -74,6 +93,10 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
 
  private:
   void look_at(std::string_view input);
+  void read_secured(std::string_view bytes);
+  void send_secured();
+  void tls_failed();
+  void write_raw(std::string_view bytes);
   Rest hand_over(std::string_view& input);
   void keep(std::string_view rest, std::string_view input);
   void hold_back(std::string_view rest);
@@ -88,10 +111,12 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   void write_failed(const boost::system::error_code& error);
 
   boost::asio::ip::tcp::socket socket_;
+  std::unique_ptr<TlsStream> tls_;
   OnInput on_input_;
   OnClosed on_closed_;
   std::string remote_, local_;
   std::function<void(const std::exception& fault)> on_fault_;
+  std::function<void()> on_drained_;
   std::string input_;   ///< a frame's beginning, or what is held back
   std::string output_;  ///< what the kernel did not take
   std::size_t output_sent_ = 0;

@@ -19,7 +19,7 @@
 #include <system_error>
 #include <vector>
 
-#include "rendezvous/core/text/same_secret.hpp"
+#include "rendezvous/net/io/openssl.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
@@ -50,6 +50,7 @@ const Crypto& crypto() {
 Result<> prepare_proofs() {
   try {
     (void)crypto();
+    if (const auto loaded = OpenSsl::load(); !loaded) return loaded.error();
     return {};
   } catch (const std::runtime_error& error) {
     return fail(errc::refused, error.what());
@@ -64,13 +65,6 @@ Mac hmac_sha256(std::string_view key, std::string_view text) {
                     reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(), &length);
   if (!bytes || length != mac.size()) throw std::runtime_error{"libcrypto gave no HMAC-SHA-256"};
   return mac;
-}
-
-bool same(const Mac& left, const Mac& right) {
-  const auto text = [](const Mac& mac) {
-    return std::string_view{reinterpret_cast<const char*>(mac.data()), mac.size()};
-  };
-  return same_secret(text(left), text(right));
 }
 
 Nonce fresh_nonce() {
@@ -132,6 +126,15 @@ Result<std::string> read_token_file(const std::string& path) {
   token.resize(static_cast<std::size_t>(count));
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
   return checked_token(std::move(token), what);
+}
+
+Result<std::string> read_credential_token() {
+  const char* const directory = std::getenv("CREDENTIALS_DIRECTORY");
+  if (!directory || !*directory) return std::string{};
+  const std::string path = std::string{directory} + "/token";
+  // A service may have credentials, and this not among them.
+  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::string{};
+  return read_token_file(path);
 }
 
 Result<std::string> checked_token(std::string token, std::string_view source) {

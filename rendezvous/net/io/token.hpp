@@ -1,25 +1,27 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
 
-/// Proof of the job's secret: HMAC-SHA-256 by libcrypto.
+/// The job's secret, and what is made of it: HMAC-SHA-256 by libcrypto.
 namespace torchup {
 
-/// Loads libcrypto, which what follows needs and would load itself. Errors: errc::refused where there is none, so that
-/// a program that has a token can say so before it serves anybody.
+using Mac = std::array<std::uint8_t, 32>;
+
+/// Loads OpenSSL, which proofs need and would load themselves. Errors: errc::refused where there is none, so that a
+/// program that has a token can say so before it serves anybody.
 [[nodiscard]] Result<> prepare_proofs();
 [[nodiscard]] Mac hmac_sha256(std::string_view key, std::string_view text);
-/// Whether two proofs are the same; as same_secret.
-[[nodiscard]] bool same(const Mac& left, const Mac& right);
 /// From the kernel's generator; never used twice.
 [[nodiscard]] Nonce fresh_nonce();
 
-/// A challenge shows everybody who can connect an HMAC over text that he knows: he may try guesses at home, as many as
-/// he likes. So a token must be one that nobody guesses; 16 random characters of base64 are 96 bits.
+/// A handshake shows everybody who hears it an HMAC over text that he knows: he may try guesses at home, as many as he
+/// likes. So a token must be one that nobody guesses; 16 random characters of base64 are 96 bits.
 inline constexpr std::size_t token_bytes_min = 16;
 inline constexpr std::size_t token_distinct_bytes_min = 8;  ///< "aaaaaaaaaaaaaaaa" is long, too
 inline constexpr std::size_t token_bytes_max = 4096;
@@ -39,6 +41,10 @@ inline constexpr std::size_t token_bytes_max = 4096;
 /// Errors: the system's when it cannot be read; errc::bad_value when it is no regular file, is another user's, or
 /// others may read it; those of checked_token. Never "no token".
 [[nodiscard]] Result<std::string> read_token_file(const std::string& path);
+
+/// The secret that the service manager has put at $CREDENTIALS_DIRECTORY/token (systemd's LoadCredential=token:FILE),
+/// empty without one. Errors: as of read_token_file.
+[[nodiscard]] Result<std::string> read_credential_token();
 
 /// The secret in TORCHUP_TOKEN, empty without one. It leaves the environment: no child inherits it, and
 /// /proc/<pid>/environ does not show it any more. Before any other thread runs.

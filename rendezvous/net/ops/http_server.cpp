@@ -80,6 +80,7 @@ struct Connection {
   OpsPeer peer;
   std::shared_ptr<HttpDoor> door;
   Timer wake;  ///< cancelled when there is something to send
+  StrangerPlace stranger = {};
 };
 using Connections = std::list<std::shared_ptr<Connection>>;
 
@@ -132,6 +133,8 @@ class HttpServer::Impl : public std::enable_shared_from_this<Impl> {
   Task<> followed(std::shared_ptr<Connection> connection, std::shared_ptr<FrameSource> source);
   Task<bool> written(Connection& connection, std::string_view bytes);
   Task<> farewell(Connection& connection);
+  void idle(const std::shared_ptr<Connection>& connection);
+  void busy(const std::shared_ptr<Connection>& connection);
   bool make_room();
   void refuse(UniqueFd socket);
 
@@ -162,8 +165,23 @@ Task<> HttpServer::Impl::converse(std::shared_ptr<Connection> connection) {
   }
   co_await farewell(*connection);
   connection->stream.close();
-  idle_.remove(connection);
+  busy(connection);
   all_.remove(connection);
+}
+
+/// It may have to go: there is nothing of it that somebody waits for.
+void HttpServer::Impl::idle(const std::shared_ptr<Connection>& connection) {
+  idle_.push_back(connection);
+  if (!connection->door->strangers) return;
+  connection->stranger = StrangerPlace{connection->door->strangers, connection->peer.address,
+                                       [weak = std::weak_ptr{connection}](const std::string&) {
+                                         if (const auto stranger = weak.lock()) stranger->stream.close();
+                                       }};
+}
+
+void HttpServer::Impl::busy(const std::shared_ptr<Connection>& connection) {
+  connection->stranger.settle();
+  idle_.remove(connection);
 }
 
 /// One request and its answer. False: it was the last.
@@ -180,7 +198,7 @@ Task<bool> HttpServer::Impl::exchange(std::shared_ptr<Connection> connection) {
   OrRefusal<OpsCall> call = error ? OrRefusal<OpsCall>{refusal_of(error)} : OrRefusal<OpsCall>{OpsCall{}};
   if (!error) call = co_await asked(*connection, parser);
   if (!connection->stream.socket().is_open()) co_return false;
-  if (parser.is_done() || parser.is_header_done()) idle_.remove(connection);
+  if (parser.is_done() || parser.is_header_done()) busy(connection);
   // What follows a body that is not read cannot be found.
   const bool keep_alive = !error && parser.is_done() && parser.keep_alive();
   const bool head = !error && parser.get().method() == http::verb::head;
@@ -204,7 +222,7 @@ Task<bool> HttpServer::Impl::exchange(std::shared_ptr<Connection> connection) {
     co_return false;
   }
   place.reset();
-  if (std::find(idle_.begin(), idle_.end(), connection) == idle_.end()) idle_.push_back(connection);
+  if (std::find(idle_.begin(), idle_.end(), connection) == idle_.end()) idle(connection);
   const OpsAnswer& answer = std::get<OpsAnswer>(reply);
   co_return co_await answered(*connection, answer, head, keep_alive);
 }
@@ -320,15 +338,14 @@ bool HttpServer::Impl::make_room() {
   if (idle_.empty()) return false;
   const auto last = idle_.front();
   last->stream.close();
-  idle_.pop_front();
+  busy(last);
   all_.remove(last);
   return true;
 }
 
 void HttpServer::Impl::refuse(UniqueFd socket) {
   ++answers[503];
-  const OpsAnswer busy = answer_of({503, "too_many_connections", "All connections of this process are in use", ""});
-  const std::string text = head_of(busy, false, busy.body.size()) + busy.body;
+  const std::string text = http_busy_text();
   ::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   std::array<char, ops_header_bytes_max> unread;
   [[maybe_unused]] const auto got = ::recv(socket.get(), unread.data(), unread.size(), MSG_DONTWAIT);
@@ -346,7 +363,7 @@ void HttpServer::Impl::serve(UniqueFd socket, std::shared_ptr<HttpDoor> door, Op
   [[maybe_unused]] const int owned = socket.release();
   auto connection = std::make_shared<Connection>(std::move(assigned), std::move(peer), std::move(door));
   all_.push_back(connection);
-  idle_.push_back(connection);
+  idle(connection);
   spawn(loop_, "http", converse(connection));
 }
 
@@ -356,6 +373,11 @@ void HttpServer::Impl::close_if(const std::function<bool(const Connection&)>& wh
     connection->stream.close();
     connection->wake.cancel();
   }
+}
+
+std::string http_busy_text() {
+  const OpsAnswer busy = answer_of({503, "too_many_connections", "All connections of this process are in use", ""});
+  return head_of(busy, false, busy.body.size()) + busy.body;
 }
 
 OpsAnswer answer_of(const Refusal& refusal) {

@@ -12,6 +12,7 @@
 
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/ops/ops_route.hpp"
+#include "rendezvous/net/io/stranger_list.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace boost::asio {
@@ -28,6 +29,9 @@ inline constexpr const char* offset_header = "Torchup-Offset";
 /// Of a log: `memory` where there are no files of it.
 inline constexpr const char* source_header = "Torchup-Source";
 inline constexpr const char* source_memory = "memory";
+
+/// What is said to one for whom there is no connection: 503.
+[[nodiscard]] std::string http_busy_text();
 
 /// What is answered at once.
 struct OpsAnswer {
@@ -57,6 +61,8 @@ using OpsReply = std::variant<OpsAnswer, std::shared_ptr<FrameSource>>;
 /// Where connections come from: a unix socket, a port.
 struct HttpDoor {
   OpsAccess access = {};
+  /// Who at this door has not sent a whole request, or none since the last was answered. Null: nobody counts them.
+  std::shared_ptr<StrangerList> strangers = {};
   // What is known of those who have come.
   TimePoint last_request{};  ///< that was let in
   std::size_t streams = 0;   ///< that are followed now

@@ -50,7 +50,7 @@ StoreConnections::StoreConnections(const ConnectionLimits& limits, bool shared_p
   fields_.message_bytes_max = limits.request_bytes_max;
 }
 
-StoreSession* StoreConnections::add(UniqueFd socket) {
+std::uint32_t StoreConnections::free_index() {
   std::uint32_t index = static_cast<std::uint32_t>(sessions_.size());
   if (free_.empty()) {
     sessions_.emplace_back();
@@ -58,6 +58,25 @@ StoreSession* StoreConnections::add(UniqueFd socket) {
     index = free_.back();
     free_.pop_back();
   }
+  return index;
+}
+
+StoreSession* StoreConnections::add(StoreSink& sink, std::string from) {
+  if (count_ - unproven_ >= limits_.connections_max) return nullptr;  // it costs no descriptor
+  const std::uint32_t index = free_index();
+  sessions_[index] = std::make_unique<StoreSession>(index, UniqueFd{}, fields_);
+  StoreSession& session = *sessions_[index];
+  session.sink = &sink;
+  session.from = std::move(from);
+  session.language_known = true;
+  ++count_;
+  ++unproven_;
+  handshakes_.begin(session.handshake, now_);
+  return &session;
+}
+
+StoreSession* StoreConnections::add(UniqueFd socket) {
+  const std::uint32_t index = free_index();
   if (!watch(socket.get(), index, EPOLLIN | EPOLLET, EPOLL_CTL_ADD)) {
     refuse(socket.get(), "epoll_ctl: " + std::generic_category().message(errno));
     free_.push_back(index);
@@ -71,9 +90,14 @@ StoreSession* StoreConnections::add(UniqueFd socket) {
 }
 
 void StoreConnections::proved(StoreSession& session) {
+  session.stranger.settle();
   if (!session.handshake.is_linked()) return;
   DeadlineQueue::end(session.handshake);
   --unproven_;
+  if (session.sink) {
+    ++channels_;
+    session.counts_as_channel = true;
+  }
 }
 
 // Ending.
@@ -81,35 +105,45 @@ void StoreConnections::proved(StoreSession& session) {
 void StoreConnections::refuse(StoreSession& session, const std::string& reason) {
   if (session.closed) return;
   // What was answered before the offence is still sent, as far as it goes.
-  if (!session.replies.empty() && session.overflow == Overflow::none) {
+  if (session.socket && !session.replies.empty() && session.overflow == Overflow::none) {
     std::array<iovec, 64> pieces;
     msghdr message{};
     message.msg_iov = pieces.data();
     message.msg_iovlen = session.replies.front(pieces);
     ::sendmsg(session.socket.get(), &message, MSG_NOSIGNAL);
   }
-  refuse(session.socket.get(), reason);
+  if (session.sink) {
+    tell_refusal(session.from, session.from, reason);
+  } else {
+    refuse(session.socket.get(), reason);
+  }
   close(session);
 }
 
 void StoreConnections::refuse(int socket, const std::string& reason) {
+  tell_refusal(peer_text(socket), peer_address(socket), reason);
+}
+
+void StoreConnections::tell_refusal(const std::string& who, std::string address, const std::string& reason) {
   ++refused_;
   if (!log_) return;
   // Refusals at one limit are one message; numbers and bytes behind its name differ.
   std::string kind = "closed: " + reason.substr(0, reason.find_first_of(":("));
-  LogLine line{LogLevel::warning, std::move(kind), fmt::format("closed {}: {}", peer_text(socket), reason)};
-  log_(std::move(line).because_of(peer_address(socket)));
+  LogLine line{LogLevel::warning, std::move(kind), fmt::format("closed {}: {}", who, reason)};
+  log_(std::move(line).because_of(std::move(address)));
 }
 
 void StoreConnections::close(StoreSession& session) {
   if (session.closed) return;
   session.closed = true;
+  if (std::exchange(session.counts_as_channel, false)) --channels_;
   closing_(session);
   if (session.socket) {
     // Closing alone would not do while another process holds the socket too: a child between its fork and its exec.
     unwatch(session.socket.get());
     session.socket.reset();
   }
+  if (auto* const sink = std::exchange(session.sink, nullptr)) sink->closed();
   proved(session);
   arriving_bytes_ -= std::exchange(session.arriving_bytes, 0);
   own_unread_bytes_ -= std::exchange(session.unread_bytes, 0);
@@ -149,6 +183,7 @@ void StoreConnections::update_interest(StoreSession& session) {
 }
 
 void StoreConnections::tell_again(StoreSession& session) {
+  if (session.sink) return;  // it tells us
   if (!watch(session.socket.get(), session.index, session.interest | EPOLLET, EPOLL_CTL_MOD))
     refuse(session, "epoll_ctl: " + std::generic_category().message(errno));
 }

@@ -31,6 +31,8 @@ class StoreConnections {
 
   /// Null when the kernel cannot watch it: then it is closed, with a line in the log.
   StoreSession* add(UniqueFd socket);
+  /// A client without a socket, by `sink`. Null: there is no place.
+  StoreSession* add(StoreSink& sink, std::string from);
   [[nodiscard]] StoreSession* find(std::uint64_t index) const {
     return index < sessions_.size() ? sessions_[index].get() : nullptr;
   }
@@ -38,11 +40,10 @@ class StoreConnections {
   [[nodiscard]] std::size_t count() const { return count_; }
   /// Newcomers that have not said who they are.
   [[nodiscard]] std::size_t unproven_count() const { return unproven_; }
-  [[nodiscard]] bool full() const { return count_ - unproven_ >= clients_max_; }
+  [[nodiscard]] bool full() const { return count_ - unproven_ - channels_ >= clients_max_; }
   [[nodiscard]] std::size_t clients_max() const { return clients_max_; }
-  [[nodiscard]] bool many_unproven() const { return unproven_ >= unproven_max_; }
+  /// How many they may be on a port of the store's own.
   [[nodiscard]] std::size_t unproven_max() const { return unproven_max_; }
-  [[nodiscard]] StoreSession* oldest_unproven() const { return handshakes_.oldest(); }
   /// It has sent VALIDATE.
   void proved(StoreSession& session);
 
@@ -95,6 +96,8 @@ class StoreConnections {
   }
 
  private:
+  std::uint32_t free_index();
+  void tell_refusal(const std::string& who, std::string address, const std::string& reason);
   void drop_senders();
 
   const ConnectionLimits limits_;
@@ -106,6 +109,7 @@ class StoreConnections {
   std::vector<std::unique_ptr<StoreSession>> sessions_;  ///< the index is the engine's ClientId
   std::vector<std::uint32_t> free_, closed_;
   std::size_t count_ = 0, unproven_ = 0;
+  std::size_t channels_ = 0;  ///< of those who have said VALIDATE: without a socket
   std::uint64_t refused_ = 0;
   std::size_t arriving_bytes_ = 0, own_unread_bytes_ = 0;
   SharedValues values_;

@@ -159,7 +159,7 @@ void StoreReplies::send_together() {
   for (Answered& each : answered_) {
     // A queue of several pieces is as good as a batch: the values in it cost more than the way into the kernel.
     const std::string_view bytes = each.session->replies.only_piece();
-    each.in_batch = !bytes.empty() && each.session->overflow == Overflow::none;
+    each.in_batch = !bytes.empty() && each.session->overflow == Overflow::none && !each.session->sink;
     if (each.in_batch) batch_->add(each.session->socket.get(), bytes);
   }
   ++batches_;
@@ -174,7 +174,8 @@ void StoreReplies::offer(StoreSession& session, ReplyOffer& offered) {
   while (!session.replies.empty() && !offered.full && !offered.failed) {
     std::array<iovec, 64> pieces;
     const std::size_t count = session.replies.front(pieces);
-    took(session, send_pieces(session.socket.get(), {pieces.data(), count}), offered);
+    const std::span front{pieces.data(), count};
+    took(session, session.sink ? session.sink->take(front) : send_pieces(session.socket.get(), front), offered);
   }
 }
 

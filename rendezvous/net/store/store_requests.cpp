@@ -28,7 +28,8 @@ std::string list_again(std::string_view rest) {
 StoreRequests::StoreRequests(const StoreServerOptions& options, StoreConnections& connections, StoreReplies& replies,
                              Store& store, std::function<void()> have_turn)
     : connections_{connections}, replies_{replies}, store_{store}, have_turn_{std::move(have_turn)},
-      other_language_{options.other_language}, admits_{options.admits}, scratch_(scratch_bytes) {
+      other_language_{options.other_language}, admits_{options.admits}, refused_{options.refused},
+      scratch_(scratch_bytes) {
   fields_.message_bytes_max = options.connections.request_bytes_max;
   idle_reader_ = std::make_unique<RequestReader>(fields_, true);
   keep_spare();
@@ -95,6 +96,13 @@ bool StoreRequests::receive(StoreSession& session) {
   return true;
 }
 
+void StoreRequests::heard(StoreSession& session, std::string_view bytes) {
+  const bool waits = !session.unserved.empty() || session.paused || !connections_.has_room(session);
+  if (!waits) return serve(session, bytes);
+  session.unserved += bytes;
+  connections_.count_arriving(session, session.reader.get());
+}
+
 /// Looks at the first byte of a connection, without taking it. False when the connection is not, or no longer, ours.
 bool StoreRequests::begin(StoreSession& session) {
   unsigned char first = 0;
@@ -106,6 +114,7 @@ bool StoreRequests::begin(StoreSession& session) {
   session.language_known = true;
   if (first == 0) return admit(session);
   if (other_language_) {
+    session.stranger.settle();  // it is one of theirs then
     connections_.unwatch(session.socket.get());
     if (other_language_(first, session.socket)) {
       connections_.close(session);
@@ -119,7 +128,7 @@ bool StoreRequests::begin(StoreSession& session) {
 /// Whether there is room for one client more: asked with its first byte, and once more when it is known to be one, for
 /// many may have begun by then.
 bool StoreRequests::has_place(StoreSession& session) {
-  if (!connections_.full()) return true;
+  if (session.sink || !connections_.full()) return true;
   connections_.refuse(session, fmt::format("connections_max: {} are connected", connections_.clients_max()));
   return false;
 }
@@ -136,7 +145,11 @@ bool StoreRequests::prove(StoreSession& session, const RequestReader& reader) {
 bool StoreRequests::admit(StoreSession& session) {
   if (has_place(session) && admits_) {
     const std::string address = peer_address(session.socket.get());
-    if (!admits_(address)) {
+    const bool admitted = admits_(address);
+    if (!admitted && refused_) {
+      refused_(address);
+      connections_.close(session);
+    } else if (!admitted) {
       connections_.refuse(
           session, fmt::format("not admitted: a store client from {} proves no token, and is neither of this machine "
                                "nor of a member of the job; --allow {} would let it in",
@@ -152,6 +165,7 @@ void StoreRequests::serve(StoreSession& session, std::string_view input) {
   try {
     serve_with(session, *reader, input);
     if (!session.closed) settle(session, *reader);
+    if (session.sink) session.sink->served(session.unserved.size());
   } catch (const std::bad_alloc&) {
     spare_.reset();
     session.reader.reset();

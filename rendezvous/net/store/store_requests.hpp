@@ -30,6 +30,8 @@ class StoreRequests {
   void receive_all(StoreSession& session, std::uint32_t events);
   /// Serves one piece of what has come; false when nothing has.
   bool receive(StoreSession& session);
+  /// What a client without a socket has said.
+  void heard(StoreSession& session, std::string_view bytes);
   /// Until when requests are served in this turn; beyond, each client gets store_slice_requests of them.
   void begin_turn(TimePoint end) { turn_end_ = end; }
   /// Serves on those for whom the last turns had no time, until this one ends. The first is always served.
@@ -72,6 +74,7 @@ class StoreRequests {
   const std::function<void()> have_turn_;
   const std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language_;
   const std::function<bool(const std::string& address)> admits_;
+  const std::function<void(const std::string& address)> refused_;
   FieldLimits fields_;
   std::unique_ptr<RequestReader> idle_reader_;  ///< between two requests, as most sessions are
   std::vector<char> scratch_;

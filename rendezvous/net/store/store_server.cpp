@@ -41,6 +41,8 @@ class StoreServer::Impl {
         connections_{options_.connections, options_.other_language != nullptr, open_set(), options_.log,
                      [this](StoreSession& session) { closing(session); }},
         replies_{connections_, options_.connections.reply_bytes_max, options_.log, [this] { flush_later(); }},
+        strangers_{options_.strangers ? options_.strangers
+                                      : std::make_shared<StrangerList>(connections_.unproven_max())},
         store_{options_.limits, random_store_identity(), replies_, random_hash_secret()}, requests_{
                                                                                               options_, connections_,
                                                                                               replies_, store_, [this] {
@@ -79,6 +81,33 @@ class StoreServer::Impl {
   }
   Store& store() { return store_; }
 
+  std::optional<ClientId> join(StoreSink& sink, std::string from) {
+    std::optional<ClientId> joined;
+    in_own_turn([&] {
+      if (const StoreSession* const session = connections_.add(sink, std::move(from)))
+        joined = ClientId{session->index};
+    });
+    return joined;
+  }
+  void hear(ClientId client, std::string_view bytes) {
+    in_own_turn([&] {
+      if (StoreSession* const session = channel(client)) requests_.heard(*session, bytes);
+    });
+  }
+  void take_again(ClientId client) {
+    in_own_turn([&] {
+      if (StoreSession* const session = channel(client)) requests_.send_replies(*session);
+    });
+  }
+  void leave(ClientId client) {
+    in_own_turn([&] {
+      StoreSession* const session = channel(client);
+      if (!session) return;
+      session->sink = nullptr;
+      connections_.close(*session);
+    });
+  }
+
   StoreServerStatus status() const {
     StoreServerStatus status = status_;
     status.connections = connections_.count();
@@ -96,6 +125,21 @@ class StoreServer::Impl {
   }
 
  private:
+  /// Null: it is no client without a socket, or not any more.
+  [[nodiscard]] StoreSession* channel(ClientId client) const {
+    StoreSession* const session = connections_.find(client.value());
+    return session && !session->closed && session->sink ? session : nullptr;
+  }
+  template <class Work>
+  void in_own_turn(const Work& work) {
+    in_turn_ = true;
+    connections_.look_at_clock();
+    requests_.begin_turn(connections_.now() + store_turn_max);
+    work();
+    settle_turn();
+    in_turn_ = false;
+  }
+
   // Readiness. The loop waits for one descriptor; what is ready behind it is handled here, turn by turn.
 
   /// -1: no_set_ says why.
@@ -253,7 +297,10 @@ class StoreServer::Impl {
     int accepted = 0;
     for (const UniqueFd& listener : listeners_.sockets) {
       while (accepted < accepted_max) {
-        UniqueFd socket{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+        sockaddr_storage from{};
+        socklen_t size = sizeof from;
+        UniqueFd socket{
+            ::accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC)};
         if (!socket) {
           if (errno == ECONNABORTED || errno == EINTR) continue;
           if (failed_to_accept(listener.get(), errno)) continue;
@@ -262,22 +309,23 @@ class StoreServer::Impl {
         any = true;
         ++accepted;
         ++status_.accepted;
-        while (connections_.many_unproven() && drop_stranger("more newcomers come than say who they are")) {
+        if (StoreSession* const session = connections_.add(std::move(socket))) {
+          session->stranger =
+              StrangerPlace{strangers_, numeric_host(from),
+                            [this, index = session->index](const auto& why) { drop_stranger(index, why); }};
         }
-        connections_.add(std::move(socket));
       }
     }
     return any;
   }
 
-  /// The newcomer that has been silent for the longest time goes, unless it has spoken meanwhile. False when there is
-  /// none.
-  bool drop_stranger(const std::string& why) {
-    StoreSession* const stranger = connections_.oldest_unproven();
-    if (!stranger) return false;
-    requests_.receive_all(*stranger, 0);
-    if (stranger->handshake.is_linked()) connections_.refuse(*stranger, "unproven_max: " + why);
-    return true;
+  /// It goes, unless it has spoken meanwhile. Somebody of another language may be the one for whom it goes, out of our
+  /// turn.
+  void drop_stranger(std::uint32_t index, const std::string& why) {
+    StoreSession& stranger = connections_.at(index);
+    requests_.receive_all(stranger, 0);
+    if (stranger.handshake.is_linked()) connections_.refuse(stranger, why);
+    flush_later();
   }
 
   /// True when it should be tried again.
@@ -292,13 +340,10 @@ class StoreServer::Impl {
     return false;
   }
 
-  /// No descriptor is left for the newcomer. Who has not said for the longest time who it is gives way to it, whatever
-  /// language it has begun to speak. False: there is nobody.
+  /// No descriptor is left for the newcomer: a stranger gives way to it, whatever language it has begun to speak.
+  /// False: there is nobody.
   bool make_room() {
-    const StoreSession* const stranger = connections_.oldest_unproven();
-    const auto silent_since = stranger ? std::optional{stranger->handshake.begun} : std::nullopt;
-    if (options_.gives_descriptor && options_.gives_descriptor(silent_since)) return true;
-    return drop_stranger("this process has no descriptor left");
+    return strangers_->give_descriptor() || (options_.gives_descriptor && options_.gives_descriptor());
   }
 
   /// The descriptor that is kept in reserve lets us take the newcomer out of the backlog and close it, instead of being
@@ -307,10 +352,26 @@ class StoreServer::Impl {
     reserve_.reset();
     UniqueFd socket{::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)};
     const bool accepted = static_cast<bool>(socket);
-    if (accepted) connections_.refuse(socket.get(), "this process has no descriptor left");
+    if (accepted) {
+      say_busy(socket.get());
+      connections_.refuse(socket.get(), "this process has no descriptor left");
+    }
     socket.reset();
     reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     return accepted;
+  }
+
+  /// To who has said already what it speaks: an agent comes again, and tells people why.
+  void say_busy(int socket) const {
+    unsigned char first = 0;
+    if (!options_.busy_text || ::recv(socket, &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1) return;
+    const std::string text = options_.busy_text(first);
+    if (text.empty()) return;
+    ::send(socket, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    // What lies unread would make the end a reset, which takes the words along.
+    std::array<char, 4096> unread;
+    while (::recv(socket, unread.data(), unread.size(), MSG_DONTWAIT) == static_cast<ssize_t>(unread.size())) {
+    }
   }
 
   /// The system has nothing left for newcomers. To be told of them again and again would cost a whole processor.
@@ -372,6 +433,7 @@ class StoreServer::Impl {
   asio::steady_timer rest_;  ///< runs while nobody is accepted for a moment
   StoreConnections connections_;
   StoreReplies replies_;
+  std::shared_ptr<StrangerList> strangers_;
   Store store_;
   StoreRequests requests_;
   Listeners listeners_;
@@ -399,6 +461,12 @@ void StoreServer::watch(std::string_view prefix, StoreWatcher& watcher) { impl_-
 void StoreServer::apply(ClientId client, Request& request) { impl_->apply(client, request); }
 void StoreServer::refuse(ClientId client, std::string reason) { impl_->refuse(client, std::move(reason)); }
 std::string StoreServer::local_address(ClientId client) const { return impl_->local_address(client); }
+std::optional<ClientId> StoreServer::join(StoreSink& sink, std::string from) {
+  return impl_->join(sink, std::move(from));
+}
+void StoreServer::hear(ClientId client, std::string_view bytes) { impl_->hear(client, bytes); }
+void StoreServer::take_again(ClientId client) { impl_->take_again(client); }
+void StoreServer::leave(ClientId client) { impl_->leave(client); }
 Store& StoreServer::store() { return impl_->store(); }
 StoreServerStatus StoreServer::status() const { return impl_->status(); }
 

@@ -15,6 +15,7 @@
 #include "rendezvous/core/store/store_status.hpp"
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/net/io/silence_limit.hpp"
+#include "rendezvous/net/io/stranger_list.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace boost::asio {
@@ -34,8 +35,8 @@ inline constexpr unsigned store_slice_requests = 16;
 /// What connections may cost. Who meets a limit is closed with one log line that names it; the others are served on.
 struct ConnectionLimits {
   /// Clients of the store; also bounded by the descriptors that this process may open, less a reserve, and less a
-  /// quarter where the port serves other languages too. Who has not said what it is (three quarters as many at most,
-  /// the oldest goes first) does not count.
+  /// quarter where the port serves other languages too. Who has not said what it is does not count
+  /// (StoreServerOptions::strangers).
   std::size_t connections_max = 20'000;
   std::size_t request_bytes_max = std::size_t{256} << 20;  ///< one request while it arrives
   /// Requests of all connections that are not served yet: 64 of the longest values at once, or two of the longest
@@ -70,15 +71,23 @@ struct StoreServerOptions {
   /// been read from it. Called on the loop, once, when the first byte is there. Unset or false: closed with one log
   /// line.
   std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language;
-  /// Closes a connection that was handed over, because no descriptor is left for a newcomer: one that has not said who
-  /// it is since before that time; without a time whichever can be spared. False: there is none. Unset: none is asked
-  /// for.
-  std::function<bool(std::optional<TimePoint> silent_since)> gives_descriptor;
+  /// Who at this port has not said who it is, in whatever language it has begun to speak. Null: a list of this store's
+  /// own, of three quarters as many as there may be clients.
+  std::shared_ptr<StrangerList> strangers;
+  /// Closes a connection that was handed over, because no descriptor is left for a newcomer and no stranger has one.
+  /// False: there is none. Unset: none is asked for.
+  std::function<bool()> gives_descriptor;
+  /// What is said to whoever has begun with that byte, and for whom there is no descriptor. Unset: nothing.
+  std::function<std::string(unsigned char first_byte)> busy_text;
   /// Whether the store serves a client from that numeric address. Asked once for each, when it has said that it is one.
   /// Unset: from every address.
   std::function<bool(const std::string& address)> admits;
+  /// Told of each one whom it does not serve, in place of `log`. Unset: the log is.
+  std::function<void(const std::string& address)> refused;
   LogSink log;  ///< rare events only; unset: nobody wants to know
 };
+
+class StoreSink;
 
 /// Sees what clients do to keys of interest. Called on the loop; may use the store.
 class StoreWatcher {
@@ -125,6 +134,18 @@ class StoreServer {
 
   /// Accepts nobody any more; who is connected is served on. `done` is called from the loop when the last one has gone.
   void drain(std::function<void()> done);
+
+  // Clients without a socket of their own, as a store gate brings them. On the loop's thread, outside of the sink's own
+  // calls.
+
+  /// One more; `from`: where it is, for people. Nothing: there is no place.
+  [[nodiscard]] std::optional<ClientId> join(StoreSink& sink, std::string from);
+  /// It says so much.
+  void hear(ClientId client, std::string_view bytes);
+  /// Its sink takes answers again.
+  void take_again(ClientId client);
+  /// It has gone; its sink is called no more.
+  void leave(ClientId client);
 
   /// The key space, for the process that holds it. On the loop's thread only; what it wakes is sent when control
   /// returns to the loop.

@@ -1,23 +1,42 @@
 #pragma once
 
 #include <sys/epoll.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 
 #include <boost/intrusive/list.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/store/store_codec.hpp"
 #include "rendezvous/core/text/wording.hpp"
+#include "rendezvous/net/io/stranger_list.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 #include "rendezvous/net/store/reply_queue.hpp"
 
 namespace torchup {
 
 struct StoreSession;
+
+/// Takes the answers to a client of the store that has no socket of its own. Called on the loop, within the store's
+/// turns: it must not call the server back.
+class StoreSink {
+ public:
+  /// Takes what it has room for, from the front: how many bytes, or -EAGAIN where it has none now.
+  virtual ssize_t take(std::span<const iovec> pieces) = 0;
+  /// All that was said to the store is served but for so much.
+  virtual void served(std::size_t unserved_bytes) = 0;
+  /// The store has closed this client; nothing more is called.
+  virtual void closed() = 0;
+
+ protected:
+  ~StoreSink() = default;
+};
 
 /// Something that a session has to finish in time.
 struct Deadline : boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
@@ -68,12 +87,16 @@ struct StoreSession {
 
   std::uint32_t index;
   UniqueFd socket;
+  StoreSink* sink = nullptr;  ///< in place of a socket
+  std::string from = {};      ///< then: where it is, for people
+  bool counts_as_channel = false;
   std::uint32_t interest = EPOLLIN;  ///< what epoll tells us about
   /// Until VALIDATE, and while a request is incomplete. Between requests there is none: one reader serves all sessions,
   /// and with ten thousand of them stays in the cache.
   std::unique_ptr<RequestReader> reader;
   std::string unserved = {};  ///< requests that have come while there was no room for answers, or no time
   ReplyQueue replies = {};
+  StrangerPlace stranger = {};  ///< until it has said VALIDATE
   bool language_known = false;
   Overflow overflow = Overflow::none;
   bool has_unsent = false;   ///< stands in the list of those to be flushed

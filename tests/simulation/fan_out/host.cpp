@@ -186,7 +186,7 @@ void SimulatedHost::perform(const link::Dial& dial) {
   process_.later(1ms, [this, line = dial.line] {
     if (std::exchange(dialled_, true)) return step(link::DialFailed{line, false, "it has ended"});
     line_ = line;
-    step(link::Dialled{line, Nonce{}});
+    step(link::Dialled{line});
   });
 }
 

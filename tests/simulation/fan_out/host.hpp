@@ -84,6 +84,9 @@ class SimulatedHost {
   void perform(const link::Tell& told);
   void perform(const link::MeetForeigner&) {}
   void perform(const link::NobodyListens&) {}
+  void perform(const link::Attends&) {}
+  void perform(const link::Doubts&) {}
+  void perform(const link::SawEnd&) {}
   void obey(const HostStore& host);
   void obey(const Placed& placed);
   void obey(const StopWorkers& stop);

@@ -97,7 +97,7 @@ TEST_CASE("c10d with its timeouts", "[unit][plan]") {
           "The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.");
   REQUIRE(refusal({{"rdzv-backend", "c10d"}, {"rdzv-conf", "join_timeout=0"}}) ==
           "The join timeout (0:00:00) must be positive.");
-  REQUIRE(refusal({{"rdzv-backend", "etcd"}}).find("c10d") != std::string::npos);
+  REQUIRE(refusal({{"rdzv-backend", "etcd-v2"}}).find("--rdzv-backend=etcd") != std::string::npos);
 }
 
 TEST_CASE("node counts", "[unit][plan]") {

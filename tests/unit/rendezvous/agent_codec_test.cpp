@@ -19,7 +19,8 @@ std::vector<std::size_t> older_lengths(const AgentFrame& frame, std::size_t whol
   if (const auto* const alive = std::get_if<KeepAlive>(&frame)) {
     KeepAlive former = *alive;
     former.node.reset();
-    return {1 + sizeof(std::uint64_t), encode(AgentFrame{former}).size() - sizeof(std::uint32_t) - 1};
+    const std::size_t seen = sizeof(std::uint64_t);
+    return {1 + sizeof(std::uint64_t), encode(AgentFrame{former}).size() - sizeof(std::uint32_t) - 1 - seen, whole - seen};
   }
   if (std::holds_alternative<Leave>(frame)) return {whole - 2, whole - 1};
   const auto* const join = std::get_if<Join>(&frame);
@@ -30,7 +31,10 @@ std::vector<std::size_t> older_lengths(const AgentFrame& frame, std::size_t whol
 }
 std::vector<std::size_t> older_lengths(const CoordinatorFrame& frame, std::size_t whole) {
   const std::size_t number = sizeof(std::uint64_t);
-  if (std::holds_alternative<KeepAliveAnswer>(frame)) return {1 + number, 1 + 2 * number};
+  if (std::holds_alternative<Welcome>(frame)) return {whole - number};
+  if (std::holds_alternative<KeepAliveAnswer>(frame)) {
+    return {1 + number, 1 + 2 * number, 1 + 3 * number, 1 + 4 * number, 2 + 4 * number};
+  }
   if (std::holds_alternative<StopWorkers>(frame)) return {whole - 2, whole - 1};
   return std::holds_alternative<Placed>(frame) ? std::vector{whole - 1} : std::vector<std::size_t>{};
 }

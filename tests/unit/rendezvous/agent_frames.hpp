@@ -61,7 +61,6 @@ inline std::vector<AgentFrame> agent_frames() {
   resume.store = StoreReady{Round{1}, Port{7}};
   resume.failed = {Round{1}, {failure()}, false};
   return {Hello{.has_token = true, .nonce = {1, 2, 3}, .run_id = RunId{"job1"}},
-          Proof{{9, 8, 7}},
           KeepAlive{1ull << 40,
                     ProgressReport{.watched = true,
                                    .progressed = true,
@@ -72,7 +71,8 @@ inline std::vector<AgentFrame> agent_frames() {
                     NodeReport{.ranks = "rw-h",
                                .steps = StepReport{41190, 41200, 3100, std::chrono::milliseconds{250}},
                                .beats = 1ull << 33,
-                               .spent = {1, 2, 3, 4, 5, 6, 7, 8, 1ll << 40}}},
+                               .spent = {1, 2, 3, 4, 5, 6, 7, 8, 1ll << 40}},
+                    1ull << 39},
           full_join(),
           StoreReady{Round{1ll << 40}, Port{29500}},
           WorkersFailed{Round{2}, {failure(), failure()}, true},
@@ -84,14 +84,14 @@ inline std::vector<AgentFrame> agent_frames() {
           NodeEvent{R"({"event":"warning"})", 3},
           Ask{7, true, "user ada (uid 1000)", "POST", "/v1/jobs/a/stop", R"({"save":true})"},
           Answer{1ull << 40, 202, "application/json", "{}", 99},
+          Moved{1ll << 40, {"b:29400"}},
           resume};
 }
 
 inline std::vector<CoordinatorFrame> coordinator_frames() {
   const Placement placement{Round{4}, GroupRank{1}, 2, Rank{8}, 16, Rank{4}, 8, "node-a", Port{4000}, 2, 5};
-  return {Challenge{1, {4, 5}, {6}},
-          Welcome{1, true},
-          KeepAliveAnswer{77, std::int64_t{1} << 50, std::int64_t{1} << 60},
+  return {Welcome{1, true, 1ll << 41},
+          KeepAliveAnswer{77, std::int64_t{1} << 50, std::int64_t{1} << 60, std::chrono::seconds{3}, false, 1ll << 41},
           Refused{67, "why"},
           HostStore{Round{4}, {"10.0.0.7", "fd00::/64"}},
           Placed{placement},
@@ -101,7 +101,9 @@ inline std::vector<CoordinatorFrame> coordinator_frames() {
           Examine{6, true, true},
           HangTold{std::string("\xc3\x00", 2), false},
           Ask{8, false, "token from 10.0.0.7", "GET", "/v1/jobs/a/ranks/3/log?offset=0", ""},
-          Answer{9, 404, "text/plain", std::string("\x00 any \xff", 7), 1ull << 50}};
+          Answer{9, 404, "text/plain", std::string("\x00 any \xff", 7), 1ull << 50},
+          Busy{},
+          Elsewhere{1ll << 40, {"[fd00::7]:4711", "c:1"}}};
 }
 
 template <class Frame>

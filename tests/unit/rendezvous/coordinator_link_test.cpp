@@ -19,10 +19,7 @@ struct Linked {
   static CoordinatorLinkSettings settings(bool token, Duration join_timeout) {
     CoordinatorLinkSettings made{
         .endpoint = {"10.0.0.9", Port{29400}}, .run_id = RunId{"job"}, .join_timeout = join_timeout};
-    if (!token) return made;
-    made.prove = [](const Hello&, const Challenge& challenge) {
-      return challenge.mac == Mac{7} ? std::optional{Mac{8}} : std::nullopt;
-    };
+    made.has_token = token;
     return made;
   }
   void step(const link::Event& event) {
@@ -51,7 +48,7 @@ struct Linked {
     for (int i = 0; i < 3 && !dialled; ++i) pass(link.deadline().value());  // after its delay
     REQUIRE(dialled);
     const LineId line = *std::exchange(dialled, {});
-    step(link::Dialled{line, Nonce{}});
+    step(link::Dialled{line});
     return line;
   }
   LineId welcome(bool embedded = false) {
@@ -99,8 +96,7 @@ struct Linked {
 };
 
 std::vector<CoordinatorFrame> every_frame() {
-  return {Challenge{},
-          Challenge{.version = 99},
+  return {Busy{},
           Welcome{},
           Welcome{.version = 99},
           KeepAliveAnswer{1},
@@ -263,36 +259,33 @@ TEST_CASE("an end is told once, and once more when it cannot wait", "[unit][link
   REQUIRE(agent.told.size() == 2);
 }
 
-TEST_CASE("with a token, whoever has not proved it starts and ends nothing", "[unit][link]") {
-  for (const CoordinatorFrame& frame : every_frame()) {
-    for (const bool asked : {false, true}) {  // before, and after a challenge that proves nothing
-      Linked agent{true, 20s};
-      agent.step(link::Say{agent.join_of()});
-      while (agent.now < TimePoint{} + 19s) {
-        if (agent.dialled) {
-          const LineId line = agent.connect();
-          if (asked) agent.step(link::Heard{line, Challenge{}});
-          agent.step(link::Heard{line, frame});
-          agent.step(link::Heard{line, Placed{place}});
-        }
-        agent.pass(agent.now + 100ms);
-      }
-      REQUIRE(agent.told.empty());
-      agent.pass(TimePoint{} + 20s);
-      REQUIRE(agent.told.size() == 1);
-      REQUIRE(std::get<LinkLost>(agent.told.front()).exit_code != 0);
+TEST_CASE("with a token, who does not prove it is tried until the join timeout, and told of", "[unit][link]") {
+  Linked agent{true, 20s};
+  agent.step(link::Say{agent.join_of()});
+  int visits = 0;
+  while (agent.now < TimePoint{} + 19s) {
+    if (agent.dialled) {
+      const LineId line = agent.connect();
+      agent.step(link::NotProved{line, "its token is not ours"});
+      agent.step(link::NotProved{line, "its token is not ours"});  // of a line that is gone
+      agent.step(link::Heard{line, Welcome{}});
+      agent.step(link::Heard{line, Placed{place}});
+      ++visits;
     }
+    agent.pass(agent.now + 100ms);
   }
+  REQUIRE(agent.told.empty());
+  REQUIRE(visits > 10);
+  agent.pass(TimePoint{} + 20s);
+  REQUIRE(agent.told.size() == 1);
+  REQUIRE(std::get<LinkLost>(agent.told.front()).exit_code == 68);
+  REQUIRE(std::get<LinkLost>(agent.told.front()).reason.ends_with("its token is not ours"));
 }
 
 TEST_CASE("with a token, a coordinator that proved it is believed", "[unit][link]") {
   Linked agent{true};
   agent.step(link::Say{agent.join_of()});
   const LineId line = agent.connect();
-  agent.step(link::Heard{line, Challenge{.mac = Mac{7}}});
-  REQUIRE(std::any_of(agent.actions.begin(), agent.actions.end(), [&](const link::Action& action) {
-    return action == link::Action{link::Write{line, Proof{Mac{8}}}};
-  }));
   SECTION("when it refuses") {
     agent.step(link::Heard{line, Refused{0, "full"}});
     REQUIRE(std::get<LinkLost>(agent.told.at(0)) == LinkLost{68, "full"});
@@ -386,16 +379,63 @@ TEST_CASE("a leave that nobody answers is granted after three seconds", "[unit][
   }
 }
 
-TEST_CASE("who accepts connections and says nothing is another program after five seconds", "[unit][link]") {
+namespace {
+
+/// What people were told last of the way to the coordinator.
+std::string roster_of(const Linked& agent) {
+  std::string roster;
+  for (const link::Action& action : agent.actions) {
+    const auto* tell = std::get_if<link::Tell>(&action);
+    const auto* message = tell ? std::get_if<CoordinatorMessage>(&tell->event) : nullptr;
+    if (const auto* waiting = message ? std::get_if<Waiting>(message) : nullptr) roster = waiting->roster;
+  }
+  return roster;
+}
+
+}  // namespace
+
+TEST_CASE("who accepts connections, and that is all, is tried until the join timeout", "[unit][link]") {
   const bool token = GENERATE(false, true);
+  const std::string how = GENERATE("silent", "closes", "resets", "busy");
   Linked agent{token};
   agent.step(link::Say{agent.join_of()});
-  agent.connect();
-  agent.pass(agent.now + CoordinatorLink::foreign_limit - 1ms);
+  const TimePoint begin = agent.now;
+  Duration longest{};
+  int visits = 0;
+  while (agent.told.empty()) {
+    const auto due = agent.link.deadline();
+    REQUIRE(due);
+    if (!agent.dialled) {
+      const TimePoint from = agent.now;
+      agent.pass(*due);
+      if (how != "silent") longest = std::max(longest, agent.now - from);
+      continue;
+    }
+    const LineId line = *std::exchange(agent.dialled, {});
+    ++visits;
+    agent.step(link::Dialled{line});
+    if (how == "closes") agent.step(link::Closed{line});
+    if (how == "resets") agent.step(link::Closed{line, "Connection reset by peer"});
+    if (how == "busy") agent.step(link::Heard{line, Busy{}});
+    if (agent.now - begin >= CoordinatorLink::mute_limit + CoordinatorLink::welcome_limit && agent.told.empty()) {
+      REQUIRE(roster_of(agent).find("limit of its connections, or another program?") != std::string::npos);
+    }
+  }
+  REQUIRE(agent.now == begin + 60s);
+  REQUIRE(std::get<LinkLost>(agent.told.at(0)).exit_code == 67);
+  REQUIRE(longest <= CoordinatorLink::retry_mute_longest);
+  REQUIRE(visits > 8);
+  REQUIRE(visits < 60);
+}
+
+TEST_CASE("an agent that found a place at last is a member as any", "[unit][link]") {
+  Linked agent;
+  agent.step(link::Say{agent.join_of()});
+  for (int i = 0; i < 20; ++i) agent.step(link::Heard{agent.connect(), Busy{}});
+  const LineId line = agent.welcome();
+  agent.answer(line);
   REQUIRE(agent.told.empty());
-  agent.pass(agent.now + 1ms);
-  REQUIRE(agent.told.empty() == token);  // with one it is tried again: it may be mended before the join timeout
-  if (!token) REQUIRE(std::get<LinkLost>(agent.told.at(0)).exit_code == 67);
+  REQUIRE(agent.link.reaches());
 }
 
 TEST_CASE("an agent that was asleep has not tried for so long", "[unit][link]") {
