@@ -323,7 +323,7 @@ struct StoreRefused {
   std::string address;
   friend bool operator==(const StoreRefused&, const StoreRefused&) = default;
 };
-/// This node's process has taken the job's coordinator over from another (net/coordinator/candidate).
+/// This node's process has taken the job's coordinator over from another (net/coordinator/seat_candidate).
 struct TakenOver {
   std::int64_t term = 0;  ///< of its seat
   std::string from;       ///< "host (10.0.0.5:4711)"; empty: nobody had the seat

@@ -134,7 +134,7 @@ class AgentRunner {
     AttachSettings settings = attach_settings(config_);
     if (settings.endpoint || settings.etcd) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     if (settings.etcd) {
-      settings.etcd->took_over = [this](const Candidate::TakenOver& told) {
+      settings.etcd->took_over = [this](const SeatCandidate::TakenOver& told) {
         if (told.jobs == 0) return;  // the job begins
         job_.record(event::TakenOver{told.term, told.from, told.proved, std::chrono::duration<double>{told.after}.count()});
       };

@@ -10,7 +10,7 @@
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/coordinator/agent_link.hpp"
-#include "rendezvous/net/coordinator/candidate.hpp"
+#include "rendezvous/net/coordinator/seat_candidate.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -24,14 +24,14 @@ class TurnHistogram;
 /// What an agent keeps of its own job for those who ask what has happened.
 inline constexpr std::size_t agent_events_max = 256;
 
-/// Of a job whose coordinator is any of its agents, as they settle it in etcd (net/coordinator/candidate).
+/// Of a job whose coordinator is any of its agents, as they settle it in etcd (net/coordinator/seat_candidate).
 struct AttachEtcd {
   EtcdSettings etcd = {};
   std::string prefix = "/torchup";
   Port port{0};                                ///< of the agent's coordinator; 0: any free one
   Duration lease = std::chrono::seconds{10};   ///< the job's
   /// We have taken the job over: from whom, and how.
-  std::function<void(const Candidate::TakenOver&)> took_over = {};
+  std::function<void(const SeatCandidate::TakenOver&)> took_over = {};
 };
 
 /// How an agent finds the coordinator of its job.

@@ -14,7 +14,7 @@
 #include "rendezvous/core/membership/ended_jobs.hpp"
 #include "rendezvous/net/agent/agent_client.hpp"
 #include "rendezvous/net/agent/job_host.hpp"
-#include "rendezvous/net/coordinator/candidate.hpp"
+#include "rendezvous/net/coordinator/seat_candidate.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 
 namespace torchup {
@@ -86,9 +86,9 @@ class CandidateLink final : public AgentLink {
       candidate->start();
     }
 
-    Candidate::Handlers handlers() {
+    SeatCandidate::Handlers handlers() {
       const auto weak = weak_from_this();
-      Candidate::Handlers made;
+      SeatCandidate::Handlers made;
       made.open = [weak]() -> Result<std::vector<Endpoint>> {
         const auto self = weak.lock();
         if (!self) return fail(errc::refused, "this process ends");
@@ -112,7 +112,7 @@ class CandidateLink final : public AgentLink {
       made.unusable = [weak](const Error& error) {
         if (const auto self = weak.lock()) self->unusable(error);
       };
-      made.took_over = [weak](const Candidate::TakenOver& told) {
+      made.took_over = [weak](const SeatCandidate::TakenOver& told) {
         const auto self = weak.lock();
         if (self && self->settings.etcd->took_over) self->settings.etcd->took_over(told);
       };
@@ -199,7 +199,7 @@ class CandidateLink final : public AgentLink {
     Port own_port{0};
     bool hosted = false;  ///< it was told that this process has a coordinator
     std::unique_ptr<DirectedLink> link;
-    std::optional<Candidate> candidate;
+    std::optional<SeatCandidate> candidate;
     std::optional<asio::steady_timer> goodbye;
     std::function<void()> finished;
   };

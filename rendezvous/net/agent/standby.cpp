@@ -30,7 +30,7 @@ class Standby::Impl : public std::enable_shared_from_this<Standby::Impl> {
     CandidateSettings wanted{.etcd = settings_.etcd,
                              .prefix = settings_.prefix,
                              .candidacy = {.campaign_wait = std::chrono::milliseconds{wait(chance)}}};
-    candidate_ = std::make_unique<Candidate>(loop_, coordinator_, std::move(wanted), handlers(), settings_.log);
+    candidate_ = std::make_unique<SeatCandidate>(loop_, coordinator_, std::move(wanted), handlers(), settings_.log);
     candidate_->start();
   }
 
@@ -42,9 +42,9 @@ class Standby::Impl : public std::enable_shared_from_this<Standby::Impl> {
   }
 
  private:
-  Candidate::Handlers handlers() {
+  SeatCandidate::Handlers handlers() {
     const auto weak = weak_from_this();
-    Candidate::Handlers made;
+    SeatCandidate::Handlers made;
     made.open = [weak]() -> Result<std::vector<Endpoint>> {
       const auto self = weak.lock();
       if (!self) return fail(errc::refused, "this process ends");
@@ -61,7 +61,7 @@ class Standby::Impl : public std::enable_shared_from_this<Standby::Impl> {
       const auto self = weak.lock();
       if (self && self->settings_.unusable) self->settings_.unusable(error);
     };
-    made.took_over = [weak](const Candidate::TakenOver& told) {
+    made.took_over = [weak](const SeatCandidate::TakenOver& told) {
       const auto self = weak.lock();
       if (!self || told.jobs == 0) return;
       self->log(LogLevel::info, fmt::format("{} jobs taken over{}{}", told.jobs,
@@ -114,7 +114,7 @@ class Standby::Impl : public std::enable_shared_from_this<Standby::Impl> {
   boost::asio::io_context& loop_;
   Coordinator& coordinator_;
   StandbySettings settings_;
-  std::unique_ptr<Candidate> candidate_;
+  std::unique_ptr<SeatCandidate> candidate_;
   std::unique_ptr<DirectedLink> attending_;  ///< to the active one, while that is another
 };
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "rendezvous/core/text/log_line.hpp"
-#include "rendezvous/net/coordinator/candidate.hpp"
+#include "rendezvous/net/coordinator/seat_candidate.hpp"
 
 namespace boost::asio {
 class io_context;

@@ -283,6 +283,9 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
         });
   }
 
+  /// Another coordinator, which wants to see this one end, and names no job.
+  [[nodiscard]] bool only_attends() const { return hello_.run_id.value().empty(); }
+
   bool welcome() {
     if (const auto& elsewhere = impl_.coordinator_.elsewhere()) {
       state_ = State::open;

@@ -28,7 +28,7 @@ struct CandidateSettings {
 
 /// This process as one of those that may coordinate: seeks the seat in etcd, and lets `coordinator` serve while it has
 /// it, with the jobs' states that are kept there. Which process serves is decided by core/seat/candidacy alone.
-class Candidate {
+class SeatCandidate {
  public:
   struct TakenOver {
     std::int64_t term = 0;
@@ -52,11 +52,11 @@ class Candidate {
   };
 
   /// The coordinator must outlive it, and serves nobody before it says so.
-  Candidate(boost::asio::io_context& loop, Coordinator& coordinator, CandidateSettings settings, Handlers handlers,
+  SeatCandidate(boost::asio::io_context& loop, Coordinator& coordinator, CandidateSettings settings, Handlers handlers,
             LogSink log);
-  Candidate(const Candidate&) = delete;
-  Candidate& operator=(const Candidate&) = delete;
-  ~Candidate();
+  SeatCandidate(const SeatCandidate&) = delete;
+  SeatCandidate& operator=(const SeatCandidate&) = delete;
+  ~SeatCandidate();
 
   void start();
   /// What our link to the holder tells (link::Attends and its like).

@@ -1,4 +1,4 @@
-#include "rendezvous/net/coordinator/candidate.hpp"
+#include "rendezvous/net/coordinator/seat_candidate.hpp"
 
 #include <fmt/format.h>
 
@@ -36,7 +36,7 @@ etcd::Scope scope_of(const CandidateSettings& settings) {
 
 }  // namespace
 
-class Candidate::Impl : public std::enable_shared_from_this<Candidate::Impl> {
+class SeatCandidate::Impl : public std::enable_shared_from_this<SeatCandidate::Impl> {
  public:
   Impl(boost::asio::io_context& loop, Coordinator& coordinator, CandidateSettings settings, Handlers handlers,
        LogSink log)
@@ -249,17 +249,17 @@ class Candidate::Impl : public std::enable_shared_from_this<Candidate::Impl> {
   bool closed_ = false;
 };
 
-Candidate::Candidate(boost::asio::io_context& loop, Coordinator& coordinator, CandidateSettings settings,
+SeatCandidate::SeatCandidate(boost::asio::io_context& loop, Coordinator& coordinator, CandidateSettings settings,
                      Handlers handlers, LogSink log)
     : impl_{std::make_shared<Impl>(loop, coordinator, std::move(settings), std::move(handlers), std::move(log))} {}
-Candidate::~Candidate() { impl_->close(); }
-void Candidate::start() { impl_->start(); }
-void Candidate::attends(std::int64_t term) { impl_->tell(candidacy::Attached{Term{term}}); }
-void Candidate::doubts() { impl_->tell(candidacy::Doubted{}); }
-void Candidate::saw_end(std::int64_t term) { impl_->saw_end(term); }
-void Candidate::set_group_rank(GroupRank rank) { impl_->set_group_rank(rank); }
-void Candidate::leave(std::function<void()> done) { impl_->leave(std::move(done)); }
-bool Candidate::serves() const { return impl_->serves(); }
-std::string Candidate::local_address() const { return impl_->local_address(); }
+SeatCandidate::~SeatCandidate() { impl_->close(); }
+void SeatCandidate::start() { impl_->start(); }
+void SeatCandidate::attends(std::int64_t term) { impl_->tell(candidacy::Attached{Term{term}}); }
+void SeatCandidate::doubts() { impl_->tell(candidacy::Doubted{}); }
+void SeatCandidate::saw_end(std::int64_t term) { impl_->saw_end(term); }
+void SeatCandidate::set_group_rank(GroupRank rank) { impl_->set_group_rank(rank); }
+void SeatCandidate::leave(std::function<void()> done) { impl_->leave(std::move(done)); }
+bool SeatCandidate::serves() const { return impl_->serves(); }
+std::string SeatCandidate::local_address() const { return impl_->local_address(); }
 
 }  // namespace torchup
