@@ -288,6 +288,7 @@ void CoordinatorLink::fence(const std::string& reason, TimePoint now) {
   if (line_) act(link::Close{*line_});
   hang_up_attempt();
   lose_line(reason, now);
+  doubt();  // it answers perhaps, and only its proof is old: another may have the seat
   ended_ = false;
   returned_at_.reset();
   if (!standing_.placement) return;

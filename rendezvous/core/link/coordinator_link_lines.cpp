@@ -103,6 +103,7 @@ void CoordinatorLink::on(const link::Garbled& event, TimePoint now) {
   act(link::Close{*line_});
   if (ending_) return line_.reset();
   lose_line("the coordinator said what cannot be understood: " + event.why, now);
+  doubt();
 }
 
 void CoordinatorLink::lose_line(const std::string& reason, TimePoint now) {

@@ -52,7 +52,8 @@ class Writer {
   void later(const T&... values) {
     (write(values), ...);
   }
-  /// The last one of its structure, which few have: who has not leaves it out.
+  /// The last one of its structure, which few have: who has not leaves it out. Before a field is added behind it, it
+  /// becomes one that is always there (`later`).
   template <class T>
   void last(const T& value) {
     if (value != T{}) write(value);

@@ -104,14 +104,19 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     return {tenure_->term.value(), tenure_->seated, std::max(now - proved, Duration::zero())};
   }
 
+  /// Whose echoes are proof. Null: nobody's, as of one whom the machine has not met, for it is faulty.
+  const NodeId* member_of(const Job& job, Peer peer) const {
+    if (!tenure_ || job.faulty()) return nullptr;
+    const auto slot = job.rendezvous.members().connection(peer).member;
+    return slot ? &job.rendezvous.members().at(*slot).join->node : nullptr;
+  }
+
   /// Proof is of the answers that a member has echoed: who is none has no part in it.
   Right answer(Job& job, Peer peer, std::uint64_t number, std::uint64_t seen) {
-    if (!tenure_ || job.is_let_go() || job.mixed.active()) return right(nullptr);
-    const auto slot = job.rendezvous.members().connection(peer).member;
-    if (slot) {
-      const NodeId& node = job.rendezvous.members().at(*slot).join->node;
-      if (seen != 0) job.proof.echoed(node, seen);
-      job.proof.answered(node, number, clock_());
+    if (!tenure_ || job.is_let_go() || job.faulty() || job.mixed.active()) return right(nullptr);
+    if (const NodeId* const node = member_of(job, peer)) {
+      if (seen != 0) job.proof.echoed(*node, seen);
+      job.proof.answered(*node, number, clock_());
     }
     return right(&job);
   }
@@ -138,9 +143,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
 
   void leave(const std::shared_ptr<Job>& job, Peer peer, bool in_process, bool end_of_file) {
     if (job->is_let_go()) return;
-    if (const auto slot = job->rendezvous.members().connection(peer).member; tenure_ && slot) {
-      job->proof.detached(job->rendezvous.members().at(*slot).join->node);
-    }
+    if (const NodeId* const node = member_of(*job, peer)) job->proof.detached(*node);
     job->remove(peer, in_process);
     step(*job, Gone{peer, end_of_file});
     job->give_back(peer);

@@ -153,7 +153,10 @@ class CandidateNode {
   std::optional<Rendezvous> rendezvous_;
   Proof proof_;
   std::optional<Round> proof_round_;
-  std::map<Wires::Line*, Session> sessions_;
+  struct Older {
+    bool operator()(const Wires::Line* left, const Wires::Line* right) const { return left->number < right->number; }
+  };
+  std::map<Wires::Line*, Session, Older> sessions_;
   std::vector<Wires::Line*> by_peer_;
   struct Held {
     std::uint64_t revision;

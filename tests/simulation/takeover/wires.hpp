@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -21,6 +22,7 @@ class Wires {
     std::deque<std::function<void()>> sent = {};  ///< to the other end, in order
   };
   struct Line {
+    std::uint64_t number = 0;  ///< by which lines are in order: addresses would make histories differ
     std::size_t nodes[2] = {0, 0};
     End ends[2] = {};
   };
@@ -39,6 +41,7 @@ class Wires {
 
   LinePtr connect(std::size_t from, Process& dialler, std::size_t to, Process& listener) {
     auto line = std::make_shared<Line>();
+    line->number = ++count_;
     line->nodes[0] = from;
     line->nodes[1] = to;
     line->ends[0].process = &dialler;
@@ -112,6 +115,7 @@ class Wires {
   Duration patience_;
   std::vector<std::vector<bool>> cut_;
   std::vector<std::weak_ptr<Line>> lines_;
+  std::uint64_t count_ = 0;
 };
 
 }  // namespace torchup::simulation

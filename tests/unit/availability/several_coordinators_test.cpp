@@ -274,3 +274,20 @@ TEST_CASE("beside a silent daemon the others are asked, and who only knows the s
   REQUIRE(agent.moved());
   REQUIRE_FALSE(agent.fenced());
 }
+
+TEST_CASE("who hears answers whose proof is old gives up its line and looks who has the seat", "[unit][several]") {
+  Agent agent{{}};
+  agent.step(link::Directed{7, {third}});
+  Join join;
+  join.node = NodeId{"n_0"};
+  join.terms.lease = lease;
+  agent.step(link::Say{join});
+  const LineId line = agent.welcome(7);
+  agent.actions.clear();
+  for (int i = 0; i < 20 && !agent.wanted<link::Close>(); ++i) {  // without a place, and without a doubt of silence
+    agent.answer(line, 1h);
+    agent.pass(agent.now + 500ms);
+  }
+  REQUIRE(agent.wanted<link::Close>());
+  REQUIRE(agent.wanted<link::Doubts>());
+}

@@ -74,7 +74,7 @@ inline std::vector<AgentFrame> agent_frames() {
                                .spent = {1, 2, 3, 4, 5, 6, 7, 8, 1ll << 40}},
                     1ull << 39},
           full_join(),
-          StoreReady{Round{1ll << 40}, Port{29500}},
+          StoreReady{Round{1ll << 40}, Port{29500}, {8, 9}},
           WorkersFailed{Round{2}, {failure(), failure()}, true},
           WorkersSucceeded{Round{3}},
           Leave{false, 143, "terminated", {failure()}, 10, true, true, true},

@@ -95,22 +95,6 @@ struct Linked {
   std::vector<LinkEvent> told;
 };
 
-std::vector<CoordinatorFrame> every_frame() {
-  return {Busy{},
-          Welcome{},
-          Welcome{.version = 99},
-          KeepAliveAnswer{1},
-          Refused{0, "go home"},
-          HostStore{place.round},
-          Placed{place},
-          StopWorkers{place.round, StopCause::fenced, "stop"},
-          StopWorkers{place.round, StopCause::worker_failure, "stop"},
-          End{{.exit_code = 0}},
-          Waiting{"wait"},
-          Examine{},
-          HangTold{"told"}};
-}
-
 }  // namespace
 
 TEST_CASE("silence fences at nine tenths of the lease after the last answered keep-alive", "[unit][link]") {
