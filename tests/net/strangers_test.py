@@ -118,21 +118,35 @@ class Crowds(DaemonCase, unittest.TestCase):
         self.assert_said("unproven_max")
 
     def test_agents_get_in_beside_thousands_who_are_silent_and_thousands_who_come_and_go(self):
-        """100 of 100 at their first try, beside 8,000 connections that stay for as long as they may and 20,000 that do not."""
+        """100 of 100, beside 8,000 connections that stay for as long as they may and 20,000 that do not. Whom a busy machine
+        keeps from speaking for as long as 64 others take to come may be closed, and comes again at once, as agents do."""
         crowd = subprocess.Popen([sys.executable, "-c", CROWD, str(self.port)], stdout=subprocess.PIPE)
         self.addCleanup(crowd.wait)
         self.addCleanup(crowd.stdout.close)
         self.addCleanup(crowd.kill)
         crowd.stdout.readline()  # the silent ones are there, and the others come
-        agents, slowest = [], 0
+        agents, slowest, again = [], 0, 0
         for number in range(100):
             begin = time.monotonic()
-            agents.append(self.connect(hello(b"job")))
-            self.assertEqual(receive(agents[-1], 5)[4], 66, number)
+            while True:
+                agent = self.connect(hello(b"job"))
+                answer = self.answer(agent)
+                if answer: break
+                again += 1
+                self.assertLess(again, 5, number)
+            self.assertEqual(answer[4], 66, number)
+            agents.append(agent)
             slowest = max(slowest, time.monotonic() - begin)
         self.assertIsNone(crowd.poll(), "the crowd was gone before the last agent came")
-        print(f"the slowest of 100 agents was in after {1000 * slowest:.1f} ms", file=sys.stderr)
+        print(f"the slowest of 100 agents was in after {1000 * slowest:.1f} ms; {again} came twice", file=sys.stderr)
         self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
+
+    @staticmethod
+    def answer(agent):
+        try:
+            return receive(agent, 5)
+        except ConnectionError:
+            return b""
 
 
 # Connects silent ones until 8,000 have come, and then for ever others that come and go, 20,000 a minute at least.

@@ -105,7 +105,10 @@ bool is_credential(const std::filesystem::path& path) {
 
 }  // namespace
 
-Result<std::string> read_token_file(const std::string& path) {
+namespace {
+
+/// `guarded`: the folder keeps others out, whatever the file's mode says.
+Result<std::string> read_secret(const std::string& path, bool guarded) {
   const std::string what = "token file " + path;
   const UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (!file) return system_error(what);
@@ -115,7 +118,7 @@ Result<std::string> read_token_file(const std::string& path) {
   const bool roots = status.st_uid == 0;
   if (!roots && status.st_uid != ::geteuid()) return fail(errc::bad_value, what + ": belongs to another user");
   const bool for_group = roots && (is_ours(status.st_gid) || is_credential(path));
-  if ((status.st_mode & (for_group ? S_IROTH : S_IRGRP | S_IROTH)) != 0) {
+  if (!guarded && (status.st_mode & (for_group ? S_IROTH : S_IRGRP | S_IROTH)) != 0) {
     return fail(errc::bad_value, fmt::format("{}: others can read it; chmod 600 {} (a Secret of Kubernetes: "
                                              "defaultMode: 0440, and an fsGroup for the pod)",
                                              what, path));
@@ -128,13 +131,17 @@ Result<std::string> read_token_file(const std::string& path) {
   return checked_token(std::move(token), what);
 }
 
+}  // namespace
+
+Result<std::string> read_token_file(const std::string& path) { return read_secret(path, false); }
+
 Result<std::string> read_credential_token() {
   const char* const directory = std::getenv("CREDENTIALS_DIRECTORY");
   if (!directory || !*directory) return std::string{};
   const std::string path = std::string{directory} + "/token";
   // A service may have credentials, and this not among them.
   if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::string{};
-  return read_token_file(path);
+  return read_secret(path, true);
 }
 
 Result<std::string> checked_token(std::string token, std::string_view source) {
