@@ -43,7 +43,7 @@ inline constexpr std::size_t token_bytes_max = 4096;
 [[nodiscard]] Result<std::string> read_token_file(const std::string& path);
 
 /// The secret that the service manager has put at $CREDENTIALS_DIRECTORY/token (systemd's LoadCredential=token:FILE),
-/// empty without one. Errors: as of read_token_file.
+/// empty without one. Errors: as of read_token_file, but for its mode: its folder is guarded.
 [[nodiscard]] Result<std::string> read_credential_token();
 
 /// The secret in TORCHUP_TOKEN, empty without one. It leaves the environment: no child inherits it, and
