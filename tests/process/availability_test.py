@@ -8,160 +8,18 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
-import urllib.error
 import urllib.request
 
-from etcds import Etcds, free_ports, needs_etcd
+from etcd_jobs import Jobs, Way
+from etcds import needs_etcd
 from waiting import state, until
 
-torchup, torchupd = sys.argv[1:3]
-
-# Says where it is, works until a file is there, and ends with what is in it.
-WORKER = r"""
-import os, sys, time
-me = f"{os.environ['GROUP_RANK']} {os.getpid()} {os.environ['TORCHELASTIC_RESTART_COUNT']} {os.environ['GROUP_WORLD_SIZE']}"
-with open(os.path.join(sys.argv[1], "workers"), "a") as file:
-    file.write(me + "\n")
-ends = os.path.join(sys.argv[1], "end")
-while not os.path.exists(ends):
-    time.sleep(0.02)
-sys.exit(int(open(ends).read()))
-"""
-
-
-class Node:
-    """One launcher, whose words are kept."""
-
-    def __init__(self, folder, number, *options):
-        self.said_file = open(os.path.join(folder, f"node{number}.err"), "w+")
-        worker = os.path.join(folder, "worker.py")
-        with open(worker, "w") as file:
-            file.write(WORKER)
-        self.process = subprocess.Popen(
-            [torchup, "--nproc-per-node=1", "--no-worker-hook", "--preflight=off", f"--local-addr=127.0.0.1", *options,
-             worker, folder],
-            stderr=self.said_file, stdout=self.said_file, stdin=subprocess.DEVNULL)
-        self.pid = self.process.pid
-
-    def said(self):
-        self.said_file.flush()
-        with open(self.said_file.name) as file:
-            return file.read()
-
-    def inner(self):
-        """The process that has the loop: the launcher's child."""
-        with open(f"/proc/{self.pid}/task/{self.pid}/children") as file:
-            return int(file.read().split()[0])
-
-    def signal(self, number):
-        for pid in (self.pid, self.inner()):
-            os.kill(pid, number)
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-        self.process.wait()
-        self.said_file.close()
-
-
-class Jobs(unittest.TestCase):
-    """What the cases below have in common."""
-    ETCDS = 1
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        self.etcd = Etcds(self.ETCDS)
-        self.addCleanup(self.etcd.close)
-        self.nodes = []
-
-    def start(self, *options):
-        node = Node(self.folder, len(self.nodes), *options)
-        self.addCleanup(node.end)
-        self.nodes.append(node)
-        return node
-
-    def workers(self):
-        """(group rank, pid, restart count, nodes) of each that has started."""
-        try:
-            with open(os.path.join(self.folder, "workers")) as file:
-                return [tuple(map(int, line.split())) for line in file]
-        except FileNotFoundError:
-            return []
-
-    def end_workers(self, code=0):
-        with open(os.path.join(self.folder, "end.new"), "w") as file:
-            file.write(str(code))
-        os.rename(file.name, os.path.join(self.folder, "end"))
-
-    def codes(self, nodes, limit_s=60):
-        return [node.process.wait(limit_s) for node in nodes]
-
-    def all_said(self):
-        return "\n".join(f"--- node {i}\n{node.said()}" for i, node in enumerate(self.nodes))
-
-    def wait_workers(self, count, limit_s=60):
-        return until(lambda: len(found := self.workers()) >= count and found, f"{count} workers\n", limit_s)
-
-    # ---- a job without a daemon
-
-    def job(self, nodes, *options, minimum=None, conf="last_call_timeout=1"):
-        count = f"{minimum}:{nodes}" if minimum else str(nodes)
-        for _ in range(nodes):
-            self.start(f"--nnodes={count}", "--rdzv-backend=etcd", f"--rdzv-endpoint={self.etcd.endpoints}",
-                       "--rdzv-id=job", f"--rdzv-conf=join_timeout=60,{conf}", *options)
-        self.wait_workers(nodes)
-
-    def holder(self):
-        seat = until(lambda: self.etcd.seat("/torchup/job/job"), "somebody has the seat")
-        return next(node for node in self.nodes if seat["pid"] in (node.pid, node.inner())), seat
-
-    # ---- daemons
-
-    def daemons(self, count):
-        self.ports = free_ports(count)
-        self.torchupds = []
-        for port in self.ports:
-            self.torchupds.append(self.daemon(port))
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
-
-    def daemon(self, port):
-        log = open(os.path.join(self.folder, f"torchupd{port}.err"), "a")
-        process = subprocess.Popen([torchupd, "--bind", "127.0.0.1", "--port", str(port), "--state-etcd",
-                                    self.etcd.endpoints, "--no-control-socket", "--grace=1"], stdout=subprocess.PIPE, stderr=log, text=True)
-        log.close()
-
-        def end():
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait()
-            process.stdout.close()
-        self.addCleanup(end)
-        self.assertIn("ready on", process.stdout.readline())
-        return process
-
-    def readiness(self, port):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def active_now(self):
-        return [i for i, port in enumerate(self.ports)
-                if self.torchupds[i].poll() is None and self.readiness(port)[0] == 200]
-
-    def active(self):
-        return until(self.active_now, "one is active")[0]
+torchup, torchupd = Jobs.torchup, Jobs.torchupd = sys.argv[1:3]
 
 @needs_etcd
-class WithoutDaemon(Jobs):
+class WithoutDaemon(Jobs, unittest.TestCase):
     """Any agent of the job becomes its coordinator."""
 
     def test_a_job_in_etcd_runs_to_its_end_and_leaves_the_verdict(self):
@@ -219,6 +77,48 @@ class WithoutDaemon(Jobs):
         self.etcd.start_again()
         self.assertEqual(self.codes(self.nodes), [0, 0], self.all_said())
 
+    def test_a_worker_that_fails_while_etcd_is_away_is_dealt_with_once_when_it_is_back(self):
+        self.job(2, "--max-restarts=3")
+        before = self.workers()
+        self.etcd.kill()
+        time.sleep(1)
+        os.kill(before[0][1], signal.SIGKILL)
+        time.sleep(4)
+        self.assertEqual(self.workers(), before, self.all_said())
+        self.etcd.start_again()
+        after = self.wait_workers(4)
+        self.assertEqual({w[2] for w in after[2:]}, {1}, self.all_said())
+        self.end_workers(0)
+        self.assertEqual(self.codes(self.nodes), [0, 0], self.all_said())
+        self.assertEqual(len(self.workers()), 4)
+
+    def cut_off(self, chosen):
+        """A job of three, each with a way of its own to etcd; the one that is chosen has none for a while."""
+        ways = [Way(self.etcd.clients[0]) for _ in range(3)]
+        for way in ways:
+            self.addCleanup(way.close)
+        self.job(3, "--max-restarts=0", minimum=2, ways=ways)
+        before = self.workers()
+        holder, seat = self.holder()
+        cut = chosen(holder)
+        ways[self.nodes.index(cut)].cut()
+        time.sleep(12)  # longer than the lease, and the seat's
+        now = self.etcd.seat("/torchup/job/job")
+        self.assertEqual(self.workers(), before, self.all_said())
+        ways[self.nodes.index(cut)].heal()
+        self.end_workers(0)
+        self.assertEqual(self.codes(self.nodes), [0, 0, 0], self.all_said())
+        self.assertEqual(self.workers(), before)
+        return seat, now
+
+    def test_the_coordinators_node_is_cut_off_from_etcd_alone_and_another_takes_over(self):
+        before, after = self.cut_off(lambda holder: holder)
+        self.assertNotEqual(after["pid"], before["pid"], self.all_said())
+
+    def test_another_node_is_cut_off_from_etcd_alone_and_nothing_happens(self):
+        before, after = self.cut_off(lambda holder: next(node for node in self.nodes if node is not holder))
+        self.assertEqual(after, before, self.all_said())
+
     def test_a_stopped_coordinator_that_wakes_changes_nothing(self):
         self.job(3, "--lease=3", minimum=2)
         holder, seat = self.holder()
@@ -233,7 +133,7 @@ class WithoutDaemon(Jobs):
 
 
 @needs_etcd
-class WithDaemons(Jobs):
+class WithDaemons(Jobs, unittest.TestCase):
     """One torchupd is active, the other stands by."""
 
     def test_the_active_daemon_is_killed_and_no_worker_notices(self):
@@ -293,7 +193,7 @@ class WithDaemons(Jobs):
 
 
 @needs_etcd
-class OfThreeEtcds(Jobs):
+class OfThreeEtcds(Jobs, unittest.TestCase):
     """One member of three is killed, whichever leads: 2 s without decisions, and nothing else."""
     ETCDS = 3
 

@@ -29,10 +29,37 @@ def free_ports(count):
     return ports
 
 
-class Etcds:
-    """A cluster. `endpoints` is what --rdzv-endpoint and --state-etcd take."""
+class Certificates:
+    """An authority of our own, a certificate of 127.0.0.1 and one of a client's, which has no CN; PEM files in `folder`."""
 
-    def __init__(self, count=1):
+    def __init__(self, folder):
+        self.ca = os.path.join(folder, "ca.pem")
+        authority = os.path.join(folder, "ca-key.pem")
+        self.run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", authority, "-out", self.ca, "-days", "2", "-subj",
+                 "/CN=an authority")
+        self.server = self.sign(folder, "server", authority, "/CN=etcd", "subjectAltName=IP:127.0.0.1")
+        self.client = self.sign(folder, "client", authority, "/O=torchup", "subjectAltName=DNS:agent")
+
+    def sign(self, folder, name, authority, subject, extension):
+        key, request, signed, extra = (os.path.join(folder, name + end) for end in ("-key.pem", ".csr", ".pem", ".ext"))
+        with open(extra, "w") as file:
+            file.write(extension + "\n")
+        self.run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", request, "-subj", subject)
+        self.run("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", authority, "-CAcreateserial", "-days", "2",
+                 "-extfile", extra, "-out", signed)
+        return signed, key
+
+    @staticmethod
+    def run(*words):
+        subprocess.run(["openssl", *words], check=True, capture_output=True)
+
+
+class Etcds:
+    """A cluster. `endpoints` is what --rdzv-endpoint and --state-etcd take. With `certificates` it speaks https, and wants a
+    certificate of its clients; `options` are each member's own."""
+
+    def __init__(self, count=1, certificates=None, options=()):
+        self.certificates, self.options, self.login = certificates, options, ()
         self.folder = tempfile.TemporaryDirectory()
         ports = free_ports(2 * count)
         self.clients, peers = ports[:count], ports[count:]
@@ -45,13 +72,18 @@ class Etcds:
         until(self.healthy, "etcd is healthy")
 
     def start(self, i):
-        client, peer = (f"http://127.0.0.1:{port}" for port in (self.clients[i], self.peers[i]))
+        tls = self.certificates
+        client = f"{'https' if tls else 'http'}://127.0.0.1:{self.clients[i]}"
+        peer = f"http://127.0.0.1:{self.peers[i]}"
         log = open(os.path.join(self.folder.name, f"m{i}.log"), "ab")
         known = os.path.exists(os.path.join(self.folder.name, f"m{i}"))
         command = ["etcd", "--name", f"m{i}", "--data-dir", os.path.join(self.folder.name, f"m{i}"),
                    "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
                    "--initial-advertise-peer-urls", peer, "--initial-cluster", self.cluster,
-                   "--initial-cluster-state", "existing" if known else "new"]
+                   "--initial-cluster-state", "existing" if known else "new", *self.options]
+        if tls:
+            command += ["--cert-file", tls.server[0], "--key-file", tls.server[1], "--client-cert-auth",
+                        "--trusted-ca-file", tls.ca]
         if self.knows("--unsafe-no-fsync"):  # nobody cuts the power here, and disks are shared
             command.append("--unsafe-no-fsync")
         self.members[i] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
@@ -61,9 +93,12 @@ class Etcds:
     def knows(option):
         return option in subprocess.run(["etcd", "--help"], capture_output=True, text=True).stdout
 
-    def ctl(self, *words, check=True):
-        done = subprocess.run(["etcdctl", "--endpoints", self.endpoints, "--dial-timeout", "1s", *words],
-                              env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, check=False)
+    def ctl(self, *words, check=True, stdin=None):
+        tls = self.certificates
+        proof = ("--cacert", tls.ca, "--cert", tls.client[0], "--key", tls.client[1]) if tls else ()
+        endpoints = ",".join(f"https://{each}" for each in self.endpoints.split(",")) if tls else self.endpoints
+        done = subprocess.run(["etcdctl", "--endpoints", endpoints, "--dial-timeout", "1s", *proof, *self.login, *words],
+                              env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, check=False, input=stdin)
         if check and done.returncode != 0:
             raise AssertionError(f"etcdctl {words}: {done.stderr}")
         return done.stdout

@@ -191,6 +191,7 @@ class EtcdArchive::Impl : public std::enable_shared_from_this<EtcdArchive::Impl>
         return self.again(number, asked);
       }
       const auto done = etcd::read_txn(answer.body, asked.txns[asked.at]);
+      if (!done) self.client_.disbelieve("is no etcd: what it answers cannot be understood");
       // Refused: another has the seat, or a txn of ours was applied though it was not answered.
       if (!done || !done->succeeded) return self.look(number);
       if (++asked.at < asked.txns.size()) return self.send(number);
@@ -216,7 +217,10 @@ class EtcdArchive::Impl : public std::enable_shared_from_this<EtcdArchive::Impl>
     ask(number, *etcd::request(txn), [number, txn](Impl& self, Job& asked, const EtcdClient::Answer& answer) {
       if (answer.failure) return self.again(number, asked);
       const auto read = etcd::read_txn(answer.body, txn);
-      if (!read) return self.again(number, asked);
+      if (!read) {
+        self.client_.disbelieve("is no etcd: what it answers cannot be understood");
+        return self.again(number, asked);
+      }
       self.looked(number, asked, std::get<etcd::RangeAnswer>(read->answers[0]),
                   std::get<etcd::RangeAnswer>(read->answers[1]));
     });

@@ -18,6 +18,9 @@
 namespace torchup {
 namespace {
 
+/// So long a service at etcd's address that is none may be one that is about to be replaced.
+constexpr Duration foreign_limit = std::chrono::seconds{5};
+
 std::vector<std::string> texts_of(const std::vector<Endpoint>& endpoints) {
   std::vector<std::string> texts;
   for (const Endpoint& each : endpoints) texts.push_back(to_string(each));
@@ -205,8 +208,18 @@ class SeatCandidate::Impl : public std::enable_shared_from_this<SeatCandidate::I
     stepped();
   }
 
+  /// Who answers at all of etcd's addresses, and at none as etcd does, is another service, and will not become one.
+  void look_for_foreigners() {
+    if (seat_->answered_at() || !seat_->none_is_etcd()) return foreign_since_.reset();
+    const TimePoint now = lasting_now();
+    if (!foreign_since_) foreign_since_ = now;
+    if (now - *foreign_since_ < foreign_limit || !handlers_.trouble || std::exchange(told_foreign_, true)) return;
+    handlers_.trouble(trouble_, exit_code::unreachable);
+  }
+
   void stepped() {
     if (!seat_) return;
+    look_for_foreigners();
     const Candidacy& machine = seat_->machine();
     coordinator_.set_seated(machine.seated());
     if (machine.role() == Candidacy::Role::seeking && !since_) since_ = lasting_now();
@@ -246,6 +259,8 @@ class SeatCandidate::Impl : public std::enable_shared_from_this<SeatCandidate::I
   std::string trouble_;
   std::string told_line_;
   std::optional<TimePoint> since_;
+  std::optional<TimePoint> foreign_since_;
+  bool told_foreign_ = false;
   bool closed_ = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -62,6 +63,15 @@ class EtcdClient::Impl : public std::enable_shared_from_this<EtcdClient::Impl> {
     return text;
   }
 
+  [[nodiscard]] bool none_is_etcd() const {
+    return troubles_.size() == settings_.members.size() &&
+           std::ranges::all_of(troubles_, [](const auto& each) { return each.second.cause == etcd::Cause::no_etcd; });
+  }
+  void disbelieve(const std::string& why) {
+    blame({etcd::Cause::no_etcd, why});
+    next_member();
+  }
+
   [[nodiscard]] const std::string& local_address() const { return local_address_; }
   [[nodiscard]] std::optional<etcd::Failure> verdict() const {
     for (const auto& [member, why] : troubles_) {
@@ -88,6 +98,7 @@ class EtcdClient::Impl : public std::enable_shared_from_this<EtcdClient::Impl> {
     std::unique_ptr<EtcdTlsStream> tls = {};
     bool shaking = false;  ///< hands
     bool reading = false;
+    bool spoke = false;  ///< its member has said something
     std::array<char, 16384> chunk = {};
     std::string input = {};
     std::optional<http::response_parser<http::string_body>> parser = {};  ///< of the answer that is awaited
@@ -199,9 +210,20 @@ class EtcdClient::Impl : public std::enable_shared_from_this<EtcdClient::Impl> {
                                     line->reading = false;
                                     const auto self = weak.lock();
                                     if (!self || self->line_ != line) return;
-                                    if (error) return self->failed({etcd::Cause::away, "the connection broke"});
+                                    if (error) return self->broke(error, *line);
+                                    line->spoke = true;
                                     self->take({line->chunk.data(), count});
                                   });
+  }
+
+  /// etcd whose port speaks TLS closes a connection that begins otherwise.
+  void broke(const error_code& error, const Line& line) {
+    if (error == asio::error::eof && !line.spoke && busy_) {
+      return failed({etcd::Cause::no_etcd, settings_.https ? "closes the connection without a word"
+                                                           : "closes the connection without a word; perhaps it speaks "
+                                                             "TLS (protocol=https)"});
+    }
+    failed({etcd::Cause::away, "the connection broke"});
   }
 
   void take(std::string_view bytes) {
@@ -333,6 +355,8 @@ EtcdClient::EtcdClient(asio::io_context& loop, EtcdSettings settings)
 EtcdClient::~EtcdClient() { impl_->close(); }
 void EtcdClient::ask(etcd::Request request, Done done) { impl_->ask(std::move(request), std::move(done)); }
 std::string EtcdClient::local_address() const { return impl_->local_address(); }
+bool EtcdClient::none_is_etcd() const { return impl_->none_is_etcd(); }
+void EtcdClient::disbelieve(const std::string& why) { impl_->disbelieve(why); }
 std::string EtcdClient::trouble() const { return impl_->trouble(); }
 std::optional<etcd::Failure> EtcdClient::verdict() const { return impl_->verdict(); }
 

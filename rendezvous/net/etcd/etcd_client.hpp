@@ -55,6 +55,10 @@ class EtcdClient {
   [[nodiscard]] std::string trouble() const;
   /// The worst of it, where it is one that trying again does not mend.
   [[nodiscard]] std::optional<etcd::Failure> verdict() const;
+  /// Every member has been tried, and each answers as etcd 3.4 or newer does not.
+  [[nodiscard]] bool none_is_etcd() const;
+  /// What was answered last cannot be believed: the next member is asked from now on.
+  void disbelieve(const std::string& why);
   /// Ours, numeric, of the last connection; empty: there has been none.
   [[nodiscard]] std::string local_address() const;
 

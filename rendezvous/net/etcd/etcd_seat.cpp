@@ -64,6 +64,7 @@ class EtcdSeat::Impl : public std::enable_shared_from_this<EtcdSeat::Impl> {
   void set_campaign_wait(Duration wait) { machine_.set_campaign_wait(wait); }
   [[nodiscard]] std::optional<TimePoint> answered_at() const { return answered_at_; }
   [[nodiscard]] std::string trouble() const { return client_.trouble(); }
+  [[nodiscard]] bool none_is_etcd() const { return client_.none_is_etcd(); }
   [[nodiscard]] std::string local_address() const { return client_.local_address(); }
 
  private:
@@ -75,9 +76,15 @@ class EtcdSeat::Impl : public std::enable_shared_from_this<EtcdSeat::Impl> {
       const auto self = weak.lock();
       if (!self || self->closed_) return;
       --self->unanswered_;
-      if (!answer.failure) self->answered_at_ = lasting_now();
       candidacy::Event event = candidacy::Failed{number};
       if (!answer.failure || answer.failure->cause == etcd::Cause::lease_gone) event = heard(*self, answer);
+      if (!answer.failure && number != 0) {
+        if (std::holds_alternative<candidacy::Failed>(event)) {
+          self->client_.disbelieve("is no etcd: what it answers cannot be understood");
+        } else {
+          self->answered_at_ = lasting_now();
+        }
+      }
       self->tell_trouble(answer.failure);
       if (self->closed_) return;
       if (number != 0) self->tell(event);
@@ -97,13 +104,16 @@ class EtcdSeat::Impl : public std::enable_shared_from_this<EtcdSeat::Impl> {
     etcd::Txn txn;
     txn.then.emplace_back(etcd::Range{.key = scope_.seat()});
     if (watched_) txn.then.emplace_back(etcd::Range{.key = scope_.head(*watched_)});
-    ask(*etcd::request(txn), look.number, [txn, number = look.number](Impl& self, const EtcdClient::Answer& answer) {
-      return self.read_look(etcd::read_txn(answer.body, txn), number);
-    });
+    ask(*etcd::request(txn), look.number,
+        [txn, number = look.number, known = known_](Impl& self, const EtcdClient::Answer& answer) {
+          return self.read_look(etcd::read_txn(answer.body, txn), number, known);
+        });
   }
 
-  candidacy::Event read_look(Result<etcd::TxnAnswer> answer, std::uint64_t number) {
-    if (!answer) return candidacy::Failed{number};
+  /// `known`: the revision that had been seen when it was asked; a member that answers of a time before is left.
+  candidacy::Event read_look(Result<etcd::TxnAnswer> answer, std::uint64_t number, etcd::Revision known) {
+    if (!answer || answer->header.revision < known) return candidacy::Failed{number};
+    known_ = std::max(known_, answer->header.revision);
     candidacy::View view{.revision = answer->header.revision};
     const auto& seat = std::get<etcd::RangeAnswer>(answer->answers.front());
     if (!seat.entries.empty()) {
@@ -221,6 +231,7 @@ class EtcdSeat::Impl : public std::enable_shared_from_this<EtcdSeat::Impl> {
   std::function<void()> left_;
   std::optional<TimePoint> answered_at_;
   std::string told_trouble_;
+  etcd::Revision known_{0};  ///< the greatest that a look has shown
   std::optional<etcd::Holder> former_;
   // Of the taking that the machine is about to be told of.
   std::vector<etcd::ReadState> states_;
@@ -240,6 +251,7 @@ void EtcdSeat::set_campaign_wait(Duration wait) { impl_->set_campaign_wait(wait)
 const Candidacy& EtcdSeat::machine() const { return impl_->machine(); }
 std::optional<TimePoint> EtcdSeat::answered_at() const { return impl_->answered_at(); }
 std::string EtcdSeat::local_address() const { return impl_->local_address(); }
+bool EtcdSeat::none_is_etcd() const { return impl_->none_is_etcd(); }
 std::string EtcdSeat::trouble() const { return impl_->trouble(); }
 
 }  // namespace torchup

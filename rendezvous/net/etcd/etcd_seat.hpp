@@ -64,6 +64,8 @@ class EtcdSeat {
   /// When etcd last answered; nothing: never.
   [[nodiscard]] std::optional<TimePoint> answered_at() const;
   [[nodiscard]] std::string trouble() const;
+  /// As EtcdClient has it.
+  [[nodiscard]] bool none_is_etcd() const;
   /// Numeric, by which etcd was reached last; empty: it has not been.
   [[nodiscard]] std::string local_address() const;
 
