@@ -168,6 +168,7 @@ Result<RangeAnswer> read_range(std::string_view body, const Range& asked) {
 Result<TxnAnswer> read_txn(std::string_view body, const Txn& asked) {
   return whole(body, [&](Fields& fields) {
     TxnAnswer answer{.header = read_header(fields), .succeeded = fields.flag("succeeded")};
+    if (asked.compares.empty() && !answer.succeeded) fields.wrong("nothing was compared, and it did not hold");
     const std::vector<Operation>& operations = answer.succeeded ? asked.then : asked.otherwise;
     const json& list = fields.array("responses");
     if (list.size() != operations.size()) fields.wrong("it has not one response for each operation");

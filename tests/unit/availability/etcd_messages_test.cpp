@@ -45,6 +45,14 @@ TEST_CASE("a txn has etcd's limits", "[unit][etcd]") {
   REQUIRE_FALSE(request(Txn{{}, {Put{"a", std::string(request_bytes_max, 'x')}}, {}}).has_value());
 }
 
+TEST_CASE("a txn without a compare holds, and its answer has all that was asked for", "[unit][etcd]") {
+  const Txn looking{{}, {seat}, {}};
+  REQUIRE(read_txn(with(R"("succeeded":true,"responses":[{"response_range":{"header":{"revision":"4"}}}])"), looking)
+              .has_value());
+  REQUIRE_FALSE(read_txn(with(""), looking).has_value());
+  REQUIRE_FALSE(read_txn(with(R"("succeeded":true)"), looking).has_value());
+}
+
 TEST_CASE("a txn's answer is read by what was asked", "[unit][etcd]") {
   const Txn txn{{{"/torchup/seat", Revision{0}}}, {Put{"/torchup/seat", "x"}}, {seat}};
   const auto won =
