@@ -119,6 +119,7 @@ void Candidacy::saw_ours(const Asked& look, Term term, TimePoint now) {
   look_at_ = now + look_period();
   if (role_ == Role::holding && term == term_) {
     seated_ = true;
+    confirmed_ = look.sent;
     act(candidacy::Confirm{look.sent});
     if (lease_ != etcd::LeaseId{0}) {
       campaign_at_.reset();
@@ -175,6 +176,7 @@ void Candidacy::on(const candidacy::Taken& event, TimePoint now) {
   role_ = Role::holding;
   term_ = event.term;
   seated_ = true;
+  confirmed_ = sent;
 }
 
 void Candidacy::on(const candidacy::Missed& event, TimePoint now) {
@@ -195,6 +197,8 @@ void Candidacy::on(const candidacy::Renewed& event, TimePoint now) {
 void Candidacy::on(const candidacy::Failed& event, TimePoint now) {
   if (answers(look_, event.number)) {
     look_.reset();
+    // Its lease may be over by now, and the seat with it: others, who reach etcd perhaps, shall look.
+    if (now >= confirmed_ + seat_ttl(settings_.lease)) seated_ = false;
     return retry(now);
   }
   if (answers(renewing_, event.number)) {

@@ -170,7 +170,8 @@ class Candidacy {
 
   [[nodiscard]] Role role() const { return role_; }
   [[nodiscard]] Term term() const { return term_; }  ///< of our tenure while we hold
-  /// The last answer of etcd's showed our term: what `seated` says in answers to keep-alives.
+  /// The last answer of etcd's showed our term, and is no older than a seat lasts without us: what `seated` says in
+  /// answers to keep-alives.
   [[nodiscard]] bool seated() const { return role_ == Role::holding && seated_; }
   [[nodiscard]] Term greatest_term() const { return greatest_; }  ///< whoever is welcomed under a smaller one is closed
 
@@ -210,6 +211,7 @@ class Candidacy {
   Role role_ = Role::seeking;
   Term term_{0};
   bool seated_ = false;
+  TimePoint confirmed_{};  ///< when what showed our term last was asked for
   Term greatest_{0};
   etcd::Revision known_{0};
   Term was_{0};             ///< what the seat must be for us to take it

@@ -199,6 +199,28 @@ TEST_CASE("etcd away changes nothing for a holder, and it is asked less and less
   REQUIRE(one.machine.role() == Candidacy::Role::holding);
 }
 
+TEST_CASE("a holder that hears nothing of etcd for as long as a seat lasts holds on, and says that others shall look",
+          "[unit][seat]") {
+  Candidate one;
+  one.hold();
+  const TimePoint sent = t0 + 40ms;  // its txn, and the look behind it
+  TimePoint now = sent;
+  const auto look_again = [&] {
+    while (!done<candidacy::Look>(one.wake(now))) {
+      one.tell(candidacy::Failed{one.renew}, now);
+      now = one.machine.deadline().value();
+    }
+  };
+  while (now < sent + 8s) {
+    REQUIRE_FALSE(done<candidacy::Yield>(one.tell(candidacy::Failed{one.look}, now)));
+    REQUIRE(one.machine.seated() == (now < sent + seat_ttl(10s)));
+    look_again();
+  }
+  REQUIRE(one.machine.role() == Candidacy::Role::holding);
+  one.saw(held(8, 7, 5), now);
+  REQUIRE(one.machine.seated());
+}
+
 TEST_CASE("a dead lease is replaced while the seat is still ours", "[unit][seat]") {
   Candidate one;
   one.hold();
