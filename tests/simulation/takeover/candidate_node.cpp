@@ -100,7 +100,7 @@ void CandidateNode::go_on() {
 // ---- the agent
 
 void CandidateNode::step(const link::Event& event) {
-  if (!alive()) return;
+  if (!alive() || !link_) return;  // it may be stopped before it has begun
   auto actions = link_->step(event, process_.clock());
   for (const link::Action& action : actions) {
     std::visit([this](const auto& wanted) { perform(wanted); }, action);
