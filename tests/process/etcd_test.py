@@ -83,6 +83,10 @@ class WithPasswords(AsItIs, unittest.TestCase):
         os.chmod(path, mode)
         return f"password_file={path}"
 
+    def set_password(self, text):
+        for words in ("delete", "ours"), ("add", f"ours:{text}"), ("grant-role", "ours", "ours"):
+            self.etcd.ctl("user", *words)
+
     def test_the_right_one_in_a_file_and_in_the_variable(self):
         self.assert_works(f"user=ours,etcd_prefix=/ours,{self.password_file(PASSWORD)}")
         os.environ["TORCHUP_ETCD_PASSWORD"] = PASSWORD
@@ -101,7 +105,7 @@ class WithPasswords(AsItIs, unittest.TestCase):
         self.assert_ends(self.alone(f"user=ours,{self.password_file(PASSWORD, 0o644)}"), 2, "password", "chmod")
 
     def test_a_daemon_stands_by_until_its_password_is_right(self):
-        self.etcd.ctl("user", "passwd", "ours", "--interactive=false", stdin="another one\n")
+        self.set_password("another one")
         log = open(os.path.join(self.folder, "torchupd.err"), "w")
         daemon = subprocess.Popen([torchupd, "--bind", "127.0.0.1", "--port", "0", "--state-etcd", self.etcd.endpoints,
                                    "--etcd-conf", f"user=ours,etcd_prefix=/ours,{self.password_file(PASSWORD)}",
@@ -115,7 +119,7 @@ class WithPasswords(AsItIs, unittest.TestCase):
             with open(log.name) as file:
                 return word in file.read()
         until(lambda: said("authentication failed"), "it says why it cannot be active")
-        self.etcd.ctl("user", "passwd", "ours", "--interactive=false", stdin=PASSWORD + "\n")
+        self.set_password(PASSWORD)
         until(lambda: said("active, term"), "it is active")
 
 

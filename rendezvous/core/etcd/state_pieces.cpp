@@ -37,12 +37,6 @@ std::uint64_t read_sum(Fields& head) {
   return sum;
 }
 
-Error damaged(std::string_view key, const Error& why) {
-  return fail(why.code == make_error_code(errc::wrong_version) ? errc::wrong_version : errc::bad_frame,
-              fmt::format("the state at {} in etcd cannot be used: {} (to give the job up: etcdctl del {})",
-                          printable_start(key, 1024), why.context, printable_start(key, 1024)));
-}
-
 /// The pieces that one head names, together.
 Result<std::string> together(const Scope& scope, const RunId& run_id, const StateHead& head,
                              const std::map<std::string_view, std::string_view>& values) {
@@ -60,6 +54,14 @@ Result<std::string> together(const Scope& scope, const RunId& run_id, const Stat
 }
 
 }  // namespace
+
+Error unusable_state(std::string_view key, const Error& why) {
+  const std::string shown = printable_start(key, 1024);
+  return fail(why.code == make_error_code(errc::wrong_version) ? errc::wrong_version : errc::bad_frame,
+              fmt::format("the state at {0} in etcd cannot be used: {1} (to give the job up: etcdctl del {0} && "
+                          "etcdctl del --prefix {0}/)",
+                          shown, why.context));
+}
 
 std::string encode_head(const StateHead& head) {
   nlohmann::ordered_json value{{"version", head_version},
@@ -133,18 +135,18 @@ Result<std::vector<ReadState>> read_states(const Scope& scope, std::span<const E
   std::vector<ReadState> states;
   for (const Entry& entry : entries) {
     auto place = scope.place(entry.key);
-    if (!place) return damaged(entry.key, fail(errc::bad_frame, "its key is none of ours"));
+    if (!place) return unusable_state(entry.key, fail(errc::bad_frame, "its key is none of ours"));
     if (!place->head) {
       pieces.emplace(entry.key, entry.value);
       continue;
     }
     auto head = read_head(entry.value);
-    if (!head) return damaged(entry.key, head.error());
+    if (!head) return unusable_state(entry.key, head.error());
     states.push_back({.run_id = place->run_id, .head = std::move(*head), .changed = entry.changed});
   }
   for (ReadState& state : states) {
     auto bytes = together(scope, state.run_id, state.head, pieces);
-    if (!bytes) return damaged(scope.head(state.run_id), bytes.error());
+    if (!bytes) return unusable_state(scope.head(state.run_id), bytes.error());
     state.bytes = std::move(*bytes);
   }
   return states;

@@ -51,6 +51,9 @@ struct StateWrite {
 /// Errors: errc::limit_exceeded beyond pieces_max.
 [[nodiscard]] Result<std::vector<Txn>> write_state(const Scope& scope, const StateWrite& state);
 
+/// What people are told of a state that cannot be used, whose head or other key is `key`, with the remedy.
+[[nodiscard]] Error unusable_state(std::string_view key, const Error& why);
+
 struct ReadState {
   RunId run_id{""};
   StateHead head = {};

@@ -89,6 +89,7 @@ void Candidacy::drop_lease(bool revoke) {
 void Candidacy::on(const candidacy::Read& event, TimePoint now) {
   if (!answers(look_, event.number)) return;
   const Asked look = *std::exchange(look_, {});
+  if (role_ == Role::left) return;
   if (event.view.revision < look.known) return retry(now);  // it goes back in time: another member is asked
   known_ = std::max(known_, event.view.revision);
   retry_ = retry_first;
@@ -199,11 +200,13 @@ void Candidacy::on(const candidacy::Failed& event, TimePoint now) {
     look_.reset();
     // Its lease may be over by now, and the seat with it: others, who reach etcd perhaps, shall look.
     if (now >= confirmed_ + seat_ttl(settings_.lease)) seated_ = false;
-    return retry(now);
+    if (!event.forbidden) return retry(now);
+    look_at_ = now + retry_forbidden;
+    return;
   }
   if (answers(renewing_, event.number)) {
     renewing_.reset();
-    renew_at_ = now + retry_first;
+    renew_at_ = now + (event.forbidden ? seat_ttl(settings_.lease) / 3 : retry_first);
   } else if (answers(granting_, event.number) || answers(taking_, event.number)) {
     granting_.reset();
     taking_.reset();

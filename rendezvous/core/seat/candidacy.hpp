@@ -52,6 +52,7 @@ struct Renewed {
 /// No answer, or none that can be believed; what was asked may still be done.
 struct Failed {
   std::uint64_t number;
+  bool forbidden = false;  ///< etcd refuses us, and each try costs it a password's proof: people must act
 };
 /// The watch tells of a change: a hint, which a read confirms.
 struct Hint {};
@@ -159,6 +160,7 @@ class Candidacy {
   enum class Role : std::uint8_t { seeking, standing_by, holding, left };
   static constexpr Duration retry_first = std::chrono::milliseconds{50};
   static constexpr Duration retry_longest = std::chrono::seconds{1};
+  static constexpr Duration retry_forbidden = std::chrono::seconds{10};
 
   Candidacy(CandidacySettings settings, TimePoint now);
 

@@ -171,11 +171,7 @@ class SeatCandidate::Impl : public std::enable_shared_from_this<SeatCandidate::I
   }
 
   void unusable(const etcd::ReadState& state, const Error& why) {
-    const std::string key = scope_of(settings_).head(state.run_id);
-    if (!handlers_.unusable) return;
-    handlers_.unusable(Error{why.code, fmt::format("the state at {} in etcd cannot be used: {} (to give the job up: "
-                                                   "etcdctl del --prefix {})",
-                                                   key, why.context, key)});
+    if (handlers_.unusable) handlers_.unusable(etcd::unusable_state(scope_of(settings_).head(state.run_id), why));
   }
 
   void yield(const candidacy::Yield& yield) {

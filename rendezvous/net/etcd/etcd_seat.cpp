@@ -76,7 +76,7 @@ class EtcdSeat::Impl : public std::enable_shared_from_this<EtcdSeat::Impl> {
       const auto self = weak.lock();
       if (!self || self->closed_) return;
       --self->unanswered_;
-      candidacy::Event event = candidacy::Failed{number};
+      candidacy::Event event = candidacy::Failed{number, answer.failure && answer.failure->cause == etcd::Cause::forbidden};
       if (!answer.failure || answer.failure->cause == etcd::Cause::lease_gone) event = heard(*self, answer);
       if (!answer.failure && number != 0) {
         if (std::holds_alternative<candidacy::Failed>(event)) {

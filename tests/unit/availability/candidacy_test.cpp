@@ -221,6 +221,13 @@ TEST_CASE("a holder that hears nothing of etcd for as long as a seat lasts holds
   REQUIRE(one.machine.seated());
 }
 
+TEST_CASE("who is refused by etcd asks it every ten seconds", "[unit][seat]") {
+  Candidate one;
+  one.wake(t0);
+  one.tell(candidacy::Failed{one.look, true}, t0 + 60ms);
+  REQUIRE(one.machine.deadline() == t0 + 60ms + 10s);
+}
+
 TEST_CASE("a dead lease is replaced while the seat is still ours", "[unit][seat]") {
   Candidate one;
   one.hold();
@@ -251,6 +258,9 @@ TEST_CASE("who leaves gives the seat back and never takes it again", "[unit][sea
   }
   REQUIRE(one.machine.role() == Candidacy::Role::left);
   REQUIRE_FALSE(one.machine.deadline());
+  REQUIRE(one.saw(vacant(9), t0 + 43ms).empty());  // a look that was on its way
+  REQUIRE(one.wake(t0 + 5s).empty());
+  REQUIRE(one.machine.role() == Candidacy::Role::left);
 }
 
 TEST_CASE("the seat's lease and the wait have their bounds", "[unit][seat]") {
