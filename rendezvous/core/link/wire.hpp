@@ -52,12 +52,6 @@ class Writer {
   void later(const T&... values) {
     (write(values), ...);
   }
-  /// The last one of its structure, which few have: who has not leaves it out. Before a field is added behind it, it
-  /// becomes one that is always there (`later`).
-  template <class T>
-  void last(const T& value) {
-    if (value != T{}) write(value);
-  }
   void later_text(const char* what, const std::string& text, std::size_t bytes_max) {
     this->text(what, text, bytes_max);
   }
@@ -173,10 +167,6 @@ class Reader {
   template <class... T>
   void later(T&... values) {
     ((rest_.empty() ? void() : read(values)), ...);
-  }
-  template <class T>
-  void last(T& value) {
-    later(value);
   }
   void later_text(const char* what, std::string& text, std::size_t bytes_max) {
     if (!rest_.empty()) this->text(what, text, bytes_max);

@@ -65,8 +65,7 @@ void fields(auto& a, JobTerms& m) {
   a.text("a host list", m.hostlist, text_bytes_max);
   a.later(m.hang_timeout);
   a.later_choice("what is done about hangs", m.on_hang, OnHang::restart, OnHang::report);
-  a.later(m.straggler_window, m.own_run_id);
-  a.last(m.store_proxy);
+  a.later(m.straggler_window, m.own_run_id, m.store_proxy);
 }
 void fields(auto& a, WorkerFailure& m) {
   rank(a, m.rank);
@@ -92,7 +91,7 @@ void fields(auto& a, Placement& m) {
   restart_count(a, m.restart_count);
   membership_changes(a, m.membership_changes);
   a.require(m.group_world_size <= m.world_size, "a round has more nodes than workers");
-  a.last(m.store_key);
+  a.later(m.store_key);
 }
 void fields(auto& a, Verdict& m) {
   exit_code(a, m.exit_code);
@@ -125,7 +124,7 @@ void fields(auto& a, Join& m) {
 void fields(auto& a, StoreReady& m) {
   round(a, m.round);
   port(a, m.port);
-  a.last(m.key);
+  a.later(m.key);
 }
 void fields(auto& a, WorkersFailed& m) {
   round(a, m.round);

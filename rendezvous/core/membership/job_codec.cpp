@@ -78,8 +78,7 @@ void fields(auto& a, JobSnapshot& m) {
   a.number("the master port", m.master_port, 0, 65535);
   a(m.gather_left, m.last_call_left, m.leave_left, m.patience_left, m.forget_left, m.verdict);
   a.list("the list of ended jobs", m.ended, ended_jobs_max);
-  a.later(m.orders);
-  a.last(m.store_key);
+  a.later(m.orders, m.store_key);
 }
 void fields(auto& a, SavedJob& m) {
   a.name("a run id", m.run_id);

@@ -89,10 +89,11 @@ TEST_CASE("every frame comes back as it was, and no part of one passes for it", 
 }
 
 TEST_CASE("a frame's bytes are those of PROTOCOL.md", "[unit][agent_codec]") {
-  REQUIRE(encode(AgentFrame{StoreReady{Round{258}, Port{0x7352}}}) == std::string("\x0b\x00\x00\x00\x11"
+  REQUIRE(encode(AgentFrame{StoreReady{Round{258}, Port{0x7352}}}) == std::string("\x1b\x00\x00\x00\x11"
                                                                                   "\x02\x01\x00\x00\x00\x00\x00\x00"
                                                                                   "\x52\x73",
-                                                                                  15));
+                                                                                  15) +
+                                                                          std::string(16, '\0'));
   REQUIRE(encode(CoordinatorFrame{Waiting{"ab"}}) == std::string("\x07\x00\x00\x00\x54"
                                                                  "\x02\x00\x00\x00"
                                                                  "ab",

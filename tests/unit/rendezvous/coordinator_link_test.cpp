@@ -602,9 +602,11 @@ TEST_CASE("where other jobs have all ports the coordinator is not reached", "[un
 TEST_CASE("of several ports the one is told where the coordinator does not take us", "[unit][link]") {
   Seeking agent{true};
   while (agent.now < TimePoint{} + 58s) {
-    const bool ours = agent.dial() == Port{29401};
-    const Refused refusal{68, ours ? "the token is another" : std::string{port_of_another_job} + "b"};
-    agent.step(link::Heard{agent.last, refusal});
+    if (agent.dial() == Port{29401}) {
+      agent.step(link::NotProved{agent.last, "the token is another"});
+    } else {
+      agent.step(link::Heard{agent.last, Refused{68, std::string{port_of_another_job} + "b"}});
+    }
     agent.pass(agent.now + 100ms);
     REQUIRE(agent.told.empty());
   }
@@ -612,7 +614,7 @@ TEST_CASE("of several ports the one is told where the coordinator does not take 
   REQUIRE(agent.told.size() == 1);
   const auto& lost = std::get<LinkLost>(agent.told.front());
   REQUIRE(lost.exit_code == 68);
-  REQUIRE(lost.reason.ends_with("refused: the token is another"));
+  REQUIRE(lost.reason.ends_with("the token is another"));
 }
 
 TEST_CASE("a link of one connection is no longer than that", "[unit][link]") {
