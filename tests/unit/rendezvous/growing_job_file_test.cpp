@@ -54,13 +54,15 @@ TEST_CASE("the job file grows as frames do", "[unit][job_codec]") {
   REQUIRE(*read == job);
 }
 
-TEST_CASE("a job file from before there were orders is read, and has none", "[unit][job_codec]") {
+TEST_CASE("a job file from before there were orders, or keys of stores, is read, and has none", "[unit][job_codec]") {
   SavedJob job = todays_job();
+  constexpr std::size_t no_key = sizeof(StoreKey);
   constexpr std::size_t no_orders = 4 + 1 + 4 + 1;  // the length, no range, no agent, no planned stop
-  const auto read = decode_job(with_end(encode_job(job), no_orders, "", ""));
+  const auto read = decode_job(with_end(encode_job(job), GENERATE(no_key, no_orders + no_key), "", ""));
   if (!read) FAIL(read.error().context);
   REQUIRE(*read == job);
   job.snapshot.orders = {JobRange{1, 2}, {"a_1"}, true};
+  job.snapshot.store_key = {1, 2};
   REQUIRE(decode_job(encode_job(job)).value() == job);
 }
 
