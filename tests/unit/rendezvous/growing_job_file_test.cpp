@@ -58,9 +58,11 @@ TEST_CASE("a job file from before there were orders, or keys of stores, is read,
   SavedJob job = todays_job();
   constexpr std::size_t no_key = sizeof(StoreKey);
   constexpr std::size_t no_orders = 4 + 1 + 4 + 1;  // the length, no range, no agent, no planned stop
-  const auto read = decode_job(with_end(encode_job(job), GENERATE(no_key, no_orders + no_key), "", ""));
-  if (!read) FAIL(read.error().context);
-  REQUIRE(*read == job);
+  for (const std::size_t cut : {no_key, no_orders + no_key}) {
+    const auto read = decode_job(with_end(encode_job(job), cut, "", ""));
+    if (!read) FAIL(read.error().context);
+    REQUIRE(*read == job);
+  }
   job.snapshot.orders = {JobRange{1, 2}, {"a_1"}, true};
   job.snapshot.store_key = {1, 2};
   REQUIRE(decode_job(encode_job(job)).value() == job);
