@@ -32,7 +32,7 @@ class WithoutDaemon(Jobs, unittest.TestCase):
 
     def test_the_coordinators_node_is_killed_and_the_others_go_on(self):
         self.job(3, "--max-restarts=0", minimum=2)
-        holder, _ = self.holder()
+        holder, seat = self.holder()
         others = [node for node in self.nodes if node is not holder]
         before = len(self.workers())
         killed = time.monotonic()
@@ -42,6 +42,10 @@ class WithoutDaemon(Jobs, unittest.TestCase):
         print(f"another round after {took:.2f} s", file=sys.stderr)
         self.assertEqual({w[3] for w in again[before:]}, {2}, self.all_said())
         self.assertEqual({w[2] for w in again}, {0})
+        takeover, = [event for node in others for event in node.events("takeover")]
+        self.assertGreater(takeover["term"], seat["term"])
+        self.assertEqual(takeover["proof"], "ended")
+        self.assertIn(seat["endpoints"][0], takeover["from"])
         self.end_workers(0)
         self.assertEqual(self.codes(others), [0, 0], self.all_said())
 
@@ -141,7 +145,8 @@ class WithDaemons(Jobs, unittest.TestCase):
     def test_the_active_daemon_is_killed_and_no_worker_notices(self):
         endpoints = self.daemons(2)
         active = self.active()
-        self.assertEqual(self.readiness(self.ports[1 - active])[0], 503)
+        until(lambda: self.readiness(self.ports[1 - active]) ==
+              (503, f"standby; the active one is 127.0.0.1:{self.ports[active]}\n"), "the other stands by")
         for _ in range(2):
             self.start("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoints}", "--rdzv-id=job")
         before = self.wait_workers(2)
@@ -154,6 +159,8 @@ class WithDaemons(Jobs, unittest.TestCase):
         def nodes_there():
             with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[1 - active]}/status", timeout=10) as answer:
                 status = json.load(answer)
+            self.assertEqual(status["coordinator"]["endpoints"], [f"127.0.0.1:{self.ports[1 - active]}"])
+            self.assertEqual(status["coordinator"]["term"], self.etcd.seat("/torchup/daemons")["term"])
             return status["coordinator"]["role"] == "active" and [
                 node["state"] for node in status["jobs"].get("job", {}).get("nodes", [])]
         until(lambda: len(nodes_there() or []) == 2, "both nodes are members there")
@@ -219,6 +226,16 @@ class Refused(unittest.TestCase):
         done = subprocess.run([torchup, "--nnodes=2", *options, "true"], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 2, done.stderr)
         return done.stderr
+
+    def test_what_is_planned_shows_where_the_nodes_meet(self):
+        def planned(*options):
+            done = subprocess.run([torchup, "--dry-run", "--nnodes=2", "--rdzv-id=job", *options, "true"], capture_output=True,
+                                  text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout
+        self.assertIn("in etcd at e1:2379, e2:2380, prefix /mine", planned("--rdzv-backend=etcd", "--rdzv-endpoint=e1,e2:2380",
+                                                                      "--rdzv-conf=etcd_prefix=/mine"))
+        self.assertIn("a:29400, [fd00::7]:1", planned("--rdzv-backend=c10d", "--rdzv-endpoint=a,[fd00::7]:1,a"))
 
     def test_what_is_refused_names_the_thing_and_the_remedy(self):
         etcd = ("--rdzv-backend=etcd", "--rdzv-endpoint=localhost")

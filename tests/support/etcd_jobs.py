@@ -1,4 +1,5 @@
 """Jobs that meet by etcd, with and without daemons, for scripts that run_case.py, beside this file, runs."""
+import json
 import os
 import signal
 import socket
@@ -29,15 +30,25 @@ class Node:
     """One launcher, whose words are kept."""
 
     def __init__(self, folder, number, *options):
+        self.number = number
         self.said_file = open(os.path.join(folder, f"node{number}.err"), "w+")
         worker = os.path.join(folder, "worker.py")
         with open(worker, "w") as file:
             file.write(WORKER)
         self.process = subprocess.Popen(
-            [Jobs.torchup, "--nproc-per-node=1", "--no-worker-hook", "--preflight=off", "--local-addr=127.0.0.1", *options,
+            [Jobs.torchup, "--nproc-per-node=1", "--no-worker-hook", "--preflight=off", "--local-addr=127.0.0.1",
+             f"--events={self.events_file(folder, number)}", *options,
              worker, folder],
             stderr=self.said_file, stdout=self.said_file, stdin=subprocess.DEVNULL)
         self.pid = self.process.pid
+
+    @staticmethod
+    def events_file(folder, number):
+        return os.path.join(folder, f"events{number}.jsonl")
+
+    def events(self, kind):
+        with open(self.events_file(os.path.dirname(self.said_file.name), self.number)) as file:
+            return [event for event in map(json.loads, file) if event["event"] == kind]
 
     def said(self):
         self.said_file.flush()
