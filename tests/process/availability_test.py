@@ -114,7 +114,7 @@ class WithoutDaemon(Jobs, unittest.TestCase):
         ways[self.nodes.index(cut)].heal()
         self.end_workers(0)
         self.assertEqual(self.codes(self.nodes), [0, 0, 0], self.all_said())
-        self.assertEqual(self.workers(), before)
+        self.assertEqual(self.workers(), before, self.all_said())
         return seat, now
 
     def test_the_coordinators_node_is_cut_off_from_etcd_alone_and_another_takes_over(self):

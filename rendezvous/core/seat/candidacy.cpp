@@ -240,11 +240,15 @@ void Candidacy::on(const candidacy::Outvoted& event, TimePoint now) {
   greatest_ = std::max(greatest_, event.term);
   look_at_ = now;
   if (role_ != Role::holding || event.term <= term_) return;
-  act(candidacy::Yield{event.term, {}});
+  act(candidacy::Yield{event.term, event.endpoints});
   drop_lease(true);
   role_ = Role::seeking;
   term_ = Term{0};
   seated_ = false;
+  if (event.endpoints.empty()) return;
+  role_ = Role::standing_by;  // where etcd is not reached, it is known from nobody else
+  before_ = event.term;
+  act(candidacy::Attend{event.term, event.endpoints});
 }
 
 void Candidacy::on(const candidacy::Leave&, TimePoint) {

@@ -69,6 +69,7 @@ struct HolderEnded {
 /// Somebody has met a holder of that term, or a txn of ours was refused.
 struct Outvoted {
   Term term{0};
+  std::vector<Endpoint> endpoints = {};  ///< where that one is; empty: not known
 };
 /// This process ends in good order, after its node's leave was committed.
 struct Leave {};

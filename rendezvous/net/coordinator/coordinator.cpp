@@ -315,7 +315,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   std::optional<Seated> tenure_;        ///< nothing: it stands by, or is alone
   std::optional<Elsewhere> elsewhere_;  ///< it stands by
   std::vector<std::function<void(const Elsewhere&)>> when_moved_;
-  std::function<void(std::int64_t)> met_;
+  std::function<void(std::int64_t, const std::vector<std::string>&)> met_;
   std::function<Role()> role_;
   JobRegistry jobs_;
 
@@ -459,10 +459,12 @@ Coordinator::Right Coordinator::right() const { return impl_->right(nullptr); }
 void Coordinator::when_moved(std::function<void(const Elsewhere&)> moved) {
   impl_->when_moved_.push_back(std::move(moved));
 }
-void Coordinator::met(std::int64_t term, const std::vector<std::string>&) {
-  if (impl_->met_) impl_->met_(term);
+void Coordinator::met(std::int64_t term, const std::vector<std::string>& endpoints) {
+  if (impl_->met_) impl_->met_(term, endpoints);
 }
-void Coordinator::set_met(std::function<void(std::int64_t)> met) { impl_->met_ = std::move(met); }
+void Coordinator::set_met(std::function<void(std::int64_t, const std::vector<std::string>&)> met) {
+  impl_->met_ = std::move(met);
+}
 bool Coordinator::knows_address(const std::string& address) const {
   return std::ranges::any_of(impl_->jobs_.all(),
                              [&](const auto& entry) { return entry.second->knows_address(address); });

@@ -181,7 +181,7 @@ class Coordinator {
   void when_moved(std::function<void(const Elsewhere&)> moved);
   /// An agent says that it has met a coordinator of that term.
   void met(std::int64_t term, const std::vector<std::string>& endpoints);
-  void set_met(std::function<void(std::int64_t term)> met);
+  void set_met(std::function<void(std::int64_t term, const std::vector<std::string>& endpoints)> met);
 
   /// Whether a member of any job has announced that numeric address, or was seen to come from it.
   [[nodiscard]] bool knows_address(const std::string& address) const;

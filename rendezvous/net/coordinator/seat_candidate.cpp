@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "rendezvous/base/exit_codes.hpp"
@@ -27,6 +28,16 @@ std::vector<std::string> texts_of(const std::vector<Endpoint>& endpoints) {
   return texts;
 }
 
+/// Those of them that can be dialled.
+std::vector<Endpoint> endpoints_of(const std::vector<std::string>& texts) {
+  std::vector<Endpoint> endpoints;
+  for (const std::string& text : texts) {
+    auto endpoint = parse_endpoint(text, Port{0});
+    if (endpoint && endpoint->port != Port{0}) endpoints.push_back(*std::move(endpoint));
+  }
+  return endpoints;
+}
+
 std::string joined(const std::vector<std::string>& texts) {
   std::string all;
   for (const std::string& each : texts) all += (all.empty() ? "" : ",") + each;
@@ -48,8 +59,9 @@ class SeatCandidate::Impl : public std::enable_shared_from_this<SeatCandidate::I
 
   void start() {
     coordinator_.stand_by({});
-    coordinator_.set_met([weak = weak_from_this()](std::int64_t term) {
-      if (const auto self = weak.lock(); self && self->seat_) self->seat_->tell(candidacy::Outvoted{Term{term}});
+    coordinator_.set_met([weak = weak_from_this()](std::int64_t term, const std::vector<std::string>& texts) {
+      const auto self = weak.lock();
+      if (self && self->seat_) self->seat_->tell(candidacy::Outvoted{Term{term}, endpoints_of(texts)});
     });
     coordinator_.set_role([weak = weak_from_this()] {
       const auto self = weak.lock();

@@ -441,9 +441,10 @@ void CandidateNode::heard(const Wires::LinePtr& line, const AgentFrame& frame) {
     return answer(session, *alive_word);
   }
   if (const auto* moved = std::get_if<Moved>(&frame)) {
-    const std::int64_t term = moved->term;
+    candidacy::Outvoted outvoted{Term{moved->term}};
+    for (const std::string& text : moved->endpoints) outvoted.endpoints.push_back(*parse_endpoint(text, Port{0}));
     closed(line, false);
-    return seek(candidacy::Outvoted{Term{term}});
+    return seek(outvoted);
   }
   if (const auto* resume = std::get_if<Resume>(&frame)) return decide(Resumed{peer, *resume});
   std::visit(

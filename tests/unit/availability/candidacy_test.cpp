@@ -146,6 +146,18 @@ TEST_CASE("a holder that sees another's term yields, and vacates nothing of the 
   REQUIRE_FALSE(done<candidacy::Renew>(one.wake(t0 + 10s)));
 }
 
+TEST_CASE("a holder that hears where a later one is goes there, though etcd tells it nothing", "[unit][seat]") {
+  Candidate one;
+  one.hold();
+  const auto actions = one.tell(candidacy::Outvoted{Term{9}, other_place}, t0 + 2s);
+  REQUIRE(only<candidacy::Yield>(actions) == candidacy::Yield{Term{9}, other_place});
+  REQUIRE(only<candidacy::Attend>(actions) == candidacy::Attend{Term{9}, other_place});
+  REQUIRE(one.machine.role() == Candidacy::Role::standing_by);
+  one.tell(candidacy::Failed{one.look}, t0 + 4s);
+  one.tell(candidacy::Attached{Term{9}}, t0 + 4s);
+  REQUIRE_FALSE(one.machine.deadline());
+}
+
 TEST_CASE("a greater term by hearsay silences a holder at once", "[unit][seat]") {
   Candidate one;
   one.hold();
