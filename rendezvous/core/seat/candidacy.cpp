@@ -170,9 +170,11 @@ void Candidacy::on(const candidacy::Taken& event, TimePoint now) {
   if (lease_ == etcd::LeaseId{0}) return;  // it was given back or died meanwhile, and the seat with it
   greatest_ = std::max(greatest_, event.term);
   known_ = std::max(known_, etcd::Revision{event.term.value()});
-  const bool again = role_ == Role::holding;
-  const bool proved = !again && ended_ != Term{0} && ended_ == before_;
-  act(candidacy::Serve{event.term, again ? term_ : before_, again, proved});
+  const bool held = role_ == Role::holding;
+  // While it was vacant somebody else may have had it, whom our members have followed: they are to come back.
+  const bool again = held && was_ == term_;
+  const bool proved = !held && ended_ != Term{0} && ended_ == before_;
+  act(candidacy::Serve{event.term, held ? term_ : before_, again, proved});
   act(candidacy::Confirm{sent});
   role_ = Role::holding;
   term_ = event.term;

@@ -116,7 +116,7 @@ struct Vacate {
 struct Serve {
   Term term{0};
   Term before{0};       ///< the term that the state was written under last, as far as it is known
-  bool again = false;   ///< the former one was ours too: lines that stand are kept
+  bool again = false;   ///< nobody had the seat since our former one: lines that stand are kept
   bool proved = false;  ///< the former holder's process has ended
   friend bool operator==(const Serve&, const Serve&) = default;
 };

@@ -156,7 +156,7 @@ class SeatCandidate::Impl : public std::enable_shared_from_this<SeatCandidate::I
     if (serving.serve.again && archive_->go_on(serving.serve.term, serving.states)) {
       coordinator_.go_on(serving.serve.term, serving.taken);
     } else {
-      if (serving.serve.again) coordinator_.end_tenure({term, texts_of(own_)});
+      if (coordinator_.right().term != 0) coordinator_.end_tenure({term, texts_of(own_)});  // our former one
       std::vector<Coordinator::Found> found;
       for (const etcd::ReadState& state : serving.states) {
         auto job = decode_job(state.bytes);

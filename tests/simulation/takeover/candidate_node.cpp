@@ -354,7 +354,7 @@ void CandidateNode::perform(const candidacy::Serve& serve) {
     head_ = read_ ? read_->changed : 0;
     if (writing_) look_at_state();
   } else {
-    if (serve.again) end_tenure({serve.term.value(), {to_string(place_of(node_, life_))}});
+    if (serves_now_) end_tenure({serve.term.value(), {to_string(place_of(node_, life_))}});
     term_ = serve.term;
     serves_now_ = true;
     ++tenure_;

@@ -133,7 +133,7 @@ TEST_CASE("a seat vacated under its holder is taken again at once as a new tenur
   REQUIRE(one.machine.role() == Candidacy::Role::holding);
   one.tell(candidacy::Granted{one.grant, etcd::LeaseId{6}}, t0 + 1052ms);
   const auto serve = only<candidacy::Serve>(one.tell(candidacy::Taken{one.take, Term{10}}, t0 + 1053ms));
-  REQUIRE(serve == candidacy::Serve{.term = Term{10}, .before = Term{7}, .again = true});
+  REQUIRE(serve == candidacy::Serve{.term = Term{10}, .before = Term{7}});
 }
 
 TEST_CASE("a holder that sees another's term yields, and vacates nothing of the other's", "[unit][seat]") {
