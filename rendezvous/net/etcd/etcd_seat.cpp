@@ -123,7 +123,10 @@ class EtcdSeat::Impl : public std::enable_shared_from_this<EtcdSeat::Impl> {
       auto holder = etcd::read_holder(entry.value);
       // Whose seat cannot be read still has it.
       if (holder) view.holder = *std::move(holder);
-      if (machine_.role() != Candidacy::Role::holding) former_ = view.holder;
+      if (machine_.role() != Candidacy::Role::holding) {
+        former_ = view.holder;
+        former_term_ = view.term;
+      }
     }
     if (watched_ && machine_.role() != Candidacy::Role::holding) {
       const auto& heads = std::get<etcd::RangeAnswer>(answer->answers.back());
@@ -206,7 +209,8 @@ class EtcdSeat::Impl : public std::enable_shared_from_this<EtcdSeat::Impl> {
       if (handlers_.unusable) handlers_.unusable(*std::exchange(unusable_, {}));
       return;
     }
-    const bool of_former = former_ && serve.before != Term{0};
+    // Of another term than the one before ours nothing is known, nor proved.
+    const bool of_former = former_ && serve.before != Term{0} && former_term_ == serve.before;
     if (handlers_.serve) handlers_.serve({serve, taken_, std::exchange(states_, {}), of_former ? former_ : std::nullopt});
   }
   void perform(const candidacy::Confirm& confirm) {
@@ -232,7 +236,8 @@ class EtcdSeat::Impl : public std::enable_shared_from_this<EtcdSeat::Impl> {
   std::optional<TimePoint> answered_at_;
   std::string told_trouble_;
   etcd::Revision known_{0};  ///< the greatest that a look has shown
-  std::optional<etcd::Holder> former_;
+  std::optional<etcd::Holder> former_;  ///< whom a look has shown last, before we held
+  Term former_term_{0};
   // Of the taking that the machine is about to be told of.
   std::vector<etcd::ReadState> states_;
   TimePoint taken_{};

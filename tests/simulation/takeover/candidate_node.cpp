@@ -369,7 +369,7 @@ void CandidateNode::perform(const candidacy::Serve& serve) {
     if (around_.without == Without::waiting) settings.return_limit = 1s;
     if (read_) {
       Takeover from{.proved = serve.proved || around_.without == Without::witness};
-      if (serve.proved && former_) from.holder = former_->agent;
+      if (serve.proved && former_ && former_->term == serve.before.value()) from.holder = former_->agent;
       rendezvous_.emplace(settings, decode_job(read_->bytes)->snapshot, process_.clock(), from);
     } else {
       rendezvous_.emplace(settings);
