@@ -147,7 +147,7 @@ def looked_at(options, environment):
     """Its memory before anybody looks, and the most with a page open and a scrape each second."""
     with launcher(options, 8, environment) as process:
         path = socket_in(environment)
-        time.sleep(0.5)
+        time.sleep(2.5)  # a second after its workers' start a launcher gives back what only that needed
         before = pss_mib(process)
         page = urllib.parse.urlsplit(subprocess.run([measure.program(options, "torchupctl"), "page", JOB], env=environment,
                                                     check=True, capture_output=True, text=True).stdout.strip())
@@ -192,6 +192,7 @@ def large_job(options, results, goals):
         door = HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
         time.sleep(options.seconds)  # reports of all have come once
         turns = [long_turns(ask(door, "/metrics")[1].decode())]
+        door.close()  # whoever is silent that long is closed; another request connects again
         time.sleep(options.seconds)  # as long again as what follows: nobody looks
         turns.append(long_turns(ask(door, "/metrics")[1].decode()))
         for name, path in (("scrape", "/metrics"), ("list of jobs", "/v1/jobs"), ("snapshot", f"/v1/jobs/{JOB}")):

@@ -91,8 +91,6 @@ class Followers(threading.Thread):
         self.join()
         for peer in self.sockets:
             peer.close()
-        missing = 0
-        for pieces in self.pieces:
-            numbers = [int(number) for number in re.findall(rb"\nid: (\d+)\n", b"".join(pieces))]
-            missing += (numbers[-1] if numbers else 1) - len(numbers)
-        return missing
+        seen = [[int(number) for number in re.findall(rb"\nid: (\d+)\n", b"".join(pieces))] for pieces in self.pieces]
+        first = min((numbers[0] for numbers in seen if numbers), default=0)  # of the job: they count on from there
+        return sum(numbers[-1] - first + 1 - len(numbers) if numbers else 1 for numbers in seen)
