@@ -7,7 +7,7 @@ namespace torchup {
 namespace {
 
 constexpr std::string_view looking = "Looking at jobs";
-constexpr std::string_view steering = "Steering them";
+constexpr std::string_view ordering = "Giving them orders";
 constexpr std::string_view reading = "Reading what they left";
 
 constexpr OptionSpec option(std::string_view name, char short_name, ValueKind kind, std::string_view value,
@@ -56,13 +56,13 @@ constexpr std::array verbs = {
     Verb{"gpus", "", 0, 0, looking, "The GPUs of this machine, and who holds them."},
     Verb{"page", "[JOB]", 0, 1, looking, "The address of the job's page for browsers, which is opened if need be."},
 
-    Verb{"stop", "[JOB]", 0, 1, steering, "End the job on all nodes, with 143.", stop_options},
-    Verb{"restart", "[JOB]", 0, 1, steering, "Stop the workers after a step and start them again; costs no restart."},
-    Verb{"resize", "[JOB]", 0, 1, steering, "Change how many nodes the job has.", resize_options},
-    Verb{"drain", "[JOB]", 0, 1, steering, "Take a node out of the job; its agent waits without workers.",
+    Verb{"stop", "[JOB]", 0, 1, ordering, "End the job on all nodes, with 143.", stop_options},
+    Verb{"restart", "[JOB]", 0, 1, ordering, "Stop the workers after a step and start them again; costs no restart."},
+    Verb{"resize", "[JOB]", 0, 1, ordering, "Change how many nodes the job has.", resize_options},
+    Verb{"drain", "[JOB]", 0, 1, ordering, "Take a node out of the job; its agent waits without workers.",
          node_options},
-    Verb{"undrain", "[JOB]", 0, 1, steering, "Let a drained node take part again.", node_options},
-    Verb{"wait", "[JOB]", 0, 1, steering, "Until the job ends; ends with its exit code.", wait_options},
+    Verb{"undrain", "[JOB]", 0, 1, ordering, "Let a drained node take part again.", node_options},
+    Verb{"wait", "[JOB]", 0, 1, ordering, "Until the job ends; ends with its exit code.", wait_options},
 
     Verb{"ledger", "JOB|FILE...", 0, many_operands, reading, "Where the job's time has gone, in rank seconds."},
     Verb{"report", "FILE...", 1, many_operands, reading, "One HTML file of event files: the page, with data inside.",

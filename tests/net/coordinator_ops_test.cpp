@@ -196,14 +196,13 @@ TEST_CASE("without a token a name opens nothing: where a node is seen counts", "
 }
 
 TEST_CASE("an agent that hosts records the orders of its own job alone", "[net][ops]") {
-  Looked job;
   const bool is_own = GENERATE(true, false);
+  Looked job{{.token = "the job's token", .own_job = is_own ? run_id.value() : "its own"}};
   int recorded = 0;
-  job.onlookers.set_own_agent(
-      {.run_id = is_own ? run_id : RunId{"its own"}, .ordered = [&](const OrderReceived& order) {
-         ++recorded;
-         REQUIRE(order.verb == "restart");
-       }});
+  job.onlookers.set_own_agent({.ordered = [&](const OrderReceived& order) {
+    ++recorded;
+    REQUIRE(order.verb == "restart");
+  }});
   REQUIRE(job.ask("POST", "/v1/jobs/a%2Fb/restart", "{}")->status == 202);
   REQUIRE(recorded == (is_own ? 1 : 0));
   // Of the others it is among the events that are told here.

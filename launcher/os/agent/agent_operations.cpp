@@ -76,7 +76,6 @@ void AgentOperations::prepare(AttachSettings& settings) {
     onlookers_ = &onlookers;
     job_.hosts();
     CoordinatorOps::OwnAgent own;
-    own.run_id = config_.rendezvous.run_id;
     own.ordered = [this](const OrderReceived& order) { job_.record(event::OrderReceived{order.verb, order.by}); };
     own.metrics = [this] { return metrics(); };
     own.doors = &service_.doors();

@@ -344,7 +344,7 @@ void CoordinatorOps::noted(const RunId& run_id, const Note& note) {
     if (JobPage* const page = jobs_.known(run_id.value())) page->count_order(order->verb);
   }
   const auto* const order = std::get_if<OrderReceived>(&note);
-  if (order && own_.ordered && run_id == own_.run_id) return own_.ordered(*order);
+  if (order && own_.ordered && run_id.value() == options_.own_job) return own_.ordered(*order);
   const std::string event = note_event(note, host_, this_moment());
   if (!event.empty()) service_.record(run_id.value(), event);
 }

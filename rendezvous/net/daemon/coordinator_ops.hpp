@@ -56,9 +56,8 @@ class CoordinatorOps {
   /// Without it there is none.
   void set_port(std::function<PortNumbers()> numbers) { port_ = std::move(numbers); }
 
-  /// An agent in this process, of one of the jobs.
+  /// An agent in this process, of CoordinatorOpsOptions::own_job.
   struct OwnAgent {
-    RunId run_id{""};
     /// Records that order of its job: by `happened`, and for itself.
     std::function<void(const OrderReceived&)> ordered = {};
     std::function<std::string()> metrics = {};  ///< its own, to be told behind the others

@@ -42,11 +42,11 @@ Right right_of(const OpsRequest& request, const OpsPeer& peer, const OpsAccess& 
   return std::get<OpsCaller>(admitted(request, peer, access)).right;
 }
 
-const OpsCaller steering{.right = Right::control, .proved = true, .by_socket = true};
+const OpsCaller controller{.right = Right::control, .proved = true, .by_socket = true};
 const OpsCaller reading{.right = Right::read};
 const OpsCaller stranger{};
 
-OpsCall call_of(const OpsRequest& request) { return std::get<OpsCall>(routed(request, steering)); }
+OpsCall call_of(const OpsRequest& request) { return std::get<OpsCall>(routed(request, controller)); }
 
 /// The order that a body makes, or the refusal's status.
 std::variant<Order, int> order_of(const std::string& target, std::string_view body) {
@@ -143,13 +143,13 @@ TEST_CASE("each route has a right that it needs", "[unit][ops_route]") {
   }
   for (const std::string control : {"/v1/jobs/a/ranks/3/log", "/v1/jobs/a/stacks"}) {
     REQUIRE(status_of(routed(get(control), reading)) == 403);
-    REQUIRE(status_of(routed(get(control), steering)) == 0);
+    REQUIRE(status_of(routed(get(control), controller)) == 0);
   }
   for (const std::string order : {"/v1/jobs/a/stop", "/v1/jobs/a/restart", "/v1/jobs/a/resize",
                                   "/v1/jobs/a/nodes/n/drain", "/v1/jobs/a/nodes/n/undrain", "/v1/node/page"}) {
     REQUIRE(status_of(routed(post(order), stranger)) == 403);
     REQUIRE(status_of(routed(post(order), reading)) == 403);
-    REQUIRE(status_of(routed(post(order), steering)) == 0);
+    REQUIRE(status_of(routed(post(order), controller)) == 0);
   }
 }
 
@@ -180,10 +180,10 @@ TEST_CASE("strangers do not learn which paths there are", "[unit][ops_route]") {
   for (const std::string path : {"/v1", "/v1/", "/v1/jobs/", "//", "/v1/jobs/a/", "/v1/jobs/a/b", "/healthz/", "/jobs/",
                                  "/v1/jobs/a/ranks/3", "/v1/jobs//events", "/V1/jobs"}) {
     INFO(path);
-    REQUIRE(status_of(routed(get(path), steering)) == 404);
+    REQUIRE(status_of(routed(get(path), controller)) == 404);
   }
   for (const std::string target : {"", "*", "healthz", "http://localhost/healthz"}) {
-    REQUIRE(status_of(routed(get(target), steering)) == 400);
+    REQUIRE(status_of(routed(get(target), controller)) == 400);
   }
 }
 
@@ -191,7 +191,7 @@ TEST_CASE("a method that a path has not is a 405 that names those it has", "[uni
   const auto allow = [](std::string method, std::string target) {
     OpsRequest request = get(std::move(target));
     request.method = std::move(method);
-    const auto outcome = routed(request, steering);
+    const auto outcome = routed(request, controller);
     const auto* refusal = std::get_if<Refusal>(&outcome);
     return refusal && refusal->status == 405 ? refusal->allow : "";
   };
@@ -217,7 +217,7 @@ TEST_CASE("names in a path are whole, whatever is in them", "[unit][ops_route]")
   REQUIRE(*drain.order == Order{order::Drain{name}});
   for (const std::string broken : {"%", "%4", "%4g", "%+4", "a%"}) {
     REQUIRE_FALSE(percent_decoded(broken));
-    REQUIRE(status_of(routed(get("/v1/jobs/" + broken), steering)) == 400);
+    REQUIRE(status_of(routed(get("/v1/jobs/" + broken), controller)) == 400);
   }
 }
 
@@ -239,7 +239,7 @@ TEST_CASE("what stands behind the question mark is read where it means something
         "events?since=1&since=2", "events?since=%", "ranks/0/log?stream=both", "ranks/-1/log", "ranks/x/log",
         "ranks/2147483648/log", "stacks?rank=x", "stacks?native=2", "ranks/0/log?offset=1.5"}) {
     INFO(target);
-    REQUIRE(status_of(routed(get("/v1/jobs/a/" + target), steering)) == 400);
+    REQUIRE(status_of(routed(get("/v1/jobs/a/" + target), controller)) == 400);
   }
 }
 
@@ -260,17 +260,17 @@ TEST_CASE("a page is opened through the unix socket alone", "[unit][ops_route]")
 TEST_CASE("a body is JSON, and says so", "[unit][ops_route]") {
   for (const std::string type : {"", "text/plain", "application/x-www-form-urlencoded",
                                  "multipart/form-data; boundary=x", "application/jsonp", "application/json-seq"}) {
-    REQUIRE(status_of(routed(post("/v1/jobs/a/restart", type), steering)) == 415);
+    REQUIRE(status_of(routed(post("/v1/jobs/a/restart", type), controller)) == 415);
   }
-  REQUIRE(status_of(routed({.method = "POST", .target = "/v1/jobs/a/restart", .headers = {}}, steering)) == 415);
+  REQUIRE(status_of(routed({.method = "POST", .target = "/v1/jobs/a/restart", .headers = {}}, controller)) == 415);
   for (const std::string type : {"application/json", "Application/JSON ; charset=utf-8", "application/json;x"}) {
-    REQUIRE(status_of(routed(post("/v1/jobs/a/restart", type), steering)) == 0);
+    REQUIRE(status_of(routed(post("/v1/jobs/a/restart", type), controller)) == 0);
   }
   OpsRequest longer = post("/v1/jobs/a/restart");
   longer.headers.emplace_back("Content-Length", std::to_string(ops_body_bytes_max));
-  REQUIRE(status_of(routed(longer, steering)) == 0);
+  REQUIRE(status_of(routed(longer, controller)) == 0);
   longer.headers.back().second = std::to_string(ops_body_bytes_max + 1);
-  REQUIRE(status_of(routed(longer, steering)) == 413);
+  REQUIRE(status_of(routed(longer, controller)) == 413);
   REQUIRE(status_of(routed(longer, reading)) == 403);  // who may not is told so first
 }
 
